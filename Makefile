@@ -4,15 +4,20 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WORKERS ?= 4
 # Two recipes at a time, where neither needs the other: types are checked while jars are fetched.
 MAKEFLAGS += --jobs=2
+# Otherwise each process compiles all its modules again: half of the Python of a start.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := $(VENV)/.packages
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
+UV_BIN := build/lock/bin/uv
+# uv takes a third of pip's processor time. It gets pip's index and certificates, which a user may have set.
+UV := env UV_SYSTEM_CERTS=1 $$($(PYTHON) -m pip config list | sort -r | sed -n \
+	"s/.*\.index-url='\(.*\)'/UV_DEFAULT_INDEX=\1/p; s/.*\.cert='\(.*\)'/SSL_CERT_FILE=\1/p") $(UV_BIN)
 # With all hashes of a version the locks hold for each system it has wheels for.
-UV := build/lock/bin/uv
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--group build --no-emit-package kafka-why --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
+	--no-emit-package kafka-why --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
 .PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign streams-campaign rocketmq-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock dist wheels test-pythons clean
 
@@ -21,13 +26,12 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with the pinned packages and fetch the jars (once)
 
-# Python compiles the modules that are imported, when they are: most of the packages' never are. pyspark alone
-# has no wheel, and to compress its jars once more would take half of the time of making one.
-$(PACKAGES): pyproject.toml kafka_why/pyproject.toml requirements-dev.lock
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --require-hashes --requirement requirements-dev.lock \
-		--no-compile --config-settings=--build-option=--compression=stored
-	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable kafka_why --editable .
+# pyspark alone has no wheel, and to compress its jars once more would take half of the time of making one.
+$(PACKAGES): pyproject.toml kafka_why/pyproject.toml requirements-dev.lock | $(UV_BIN)
+	test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements-dev.lock \
+		--config-settings=--build-option=--compression=stored
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable kafka_why --editable .
 	touch $@
 
 $(STAMP): $(PACKAGES) embedded/jars.toml streaming/query/class_archive.py
@@ -41,8 +45,9 @@ run: $(STAMP) ## run the coordinator
 demo: $(STAMP) ## show a group rebalance, from nothing to the end
 	$(BIN)/group-coordinator demo
 
-test: lint $(STAMP) ## lint, then all tests but those of tests/slow
-	$(PYTEST)
+# Without TESTS, those that pyproject.toml names. Each session of pytest has one shared broker and coordinator.
+test: lint $(STAMP) ## lint, then all tests but tests/slow, tests/faults and tests/deploy (TESTS: these instead)
+	$(PYTEST) $(if $(TESTS),--timeout 1800 $(TESTS))
 
 test-unit: $(STAMP) ## the tests without Spark and without a broker
 	$(PYTEST) tests/unit tests/test_architecture.py
@@ -100,7 +105,7 @@ streams-campaign: $(STAMP) ## break what streams applications need from SEEDS, F
 	mkdir -p $(dir $(STREAMS_RESULTS))
 	$(BIN)/python -m tests.streams $(SEEDS:%=--seed %) --faults $(FAULTS) --results $(STREAMS_RESULTS) --write
 
-# FAULTS of each of the SEEDS, with SIDE=gateways or plain. 30 take about 15 minutes.
+# FAULTS of each of the SEEDS, with SIDE=gateways or plain. 30 take about 20 minutes.
 SIDE ?= gateways
 ROCKETMQ_RESULTS ?= build/rocketmq.jsonl
 rocketmq-campaign: $(STAMP) ## break what RocketMQ's clients need from SEEDS, FAULTS each, and write docs/rocketmq-faults.md
@@ -128,7 +133,7 @@ conformance-check: $(STAMP) ## compare with Kafka's own coordinator; fails on wh
 # `PACKAGE=gateway/wire FIRST=300`. Results stay in build/mutants, so that a second call goes on from the first.
 PACKAGE ?= assignors
 FIRST ?= 60
-TESTS ?= tests/unit/$(firstword $(subst /, ,$(PACKAGE)))
+mutants: TESTS ?= tests/unit/$(firstword $(subst /, ,$(PACKAGE)))
 mutants: $(STAMP) ## make FIRST mistakes in PACKAGE, one after the other, and say which layer of TESTS finds them
 	CI=1 $(BIN)/python -m pytest -s -q --timeout 0 -p tests.mutation.plugin \
 		--package $(PACKAGE) --first $(FIRST) $(TESTS)
@@ -154,12 +159,10 @@ imports: $(PACKAGES)
 # The explainer, as a package index would get it. It needs the index, for what it requires and for the tools.
 DIST := build/dist
 CHECKED := build/dist-checked
-dist: ## build and check the wheel and the source archive of kafka-why, with their hashes
+dist: $(UV_BIN) ## build and check the wheel and the source archive of kafka-why, with their hashes
 	rm -rf $(DIST)
-	$(PYTHON) -m venv build/dist-tools
-	build/dist-tools/bin/python -m pip install --quiet build==1.6.1 twine==7.0.0
-	build/dist-tools/bin/python -m build --outdir $(DIST) kafka_why
-	build/dist-tools/bin/twine check --strict $(DIST)/*
+	$(UV) build --quiet --out-dir $(DIST) kafka_why
+	$(UV) tool run --quiet twine==7.0.0 check --strict $(DIST)/*.whl $(DIST)/*.tar.gz
 	$(PYTHON) -m zipfile --list $(DIST)/*.whl | grep --quiet licenses/LICENSE
 	tar --list --file $(DIST)/*.tar.gz | grep --quiet /LICENSE$$
 	$(PYTHON) -m venv --clear $(CHECKED)
@@ -170,7 +173,7 @@ dist: ## build and check the wheel and the source archive of kafka-why, with the
 
 # That there are wheels is looked up; nothing of it is run.
 PLATFORMS ?= aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-apple-darwin
-wheels: $(UV) ## resolve wheels of all that kafka-why requires, for PLATFORMS
+wheels: $(UV_BIN) ## resolve wheels of all that kafka-why requires, for PLATFORMS
 	for platform in $(PLATFORMS); do for version in 3.11 3.12 3.13; do \
 		$(UV) pip compile --quiet --only-binary :all: --python-platform $$platform --python-version $$version \
 			--constraint requirements-why.lock --output-file build/wheels kafka_why/pyproject.toml || exit 1; \
@@ -180,26 +183,28 @@ wheels: $(UV) ## resolve wheels of all that kafka-why requires, for PLATFORMS
 # Those of the explainer's tests that need nothing which only the coordinator's distribution requires. No random
 # cases: they try rules, which `make test` does, not a version of Python.
 PYTHONS ?= 3.12 3.13
-NOT_ALONE := metrics_progress metrics_scrape page_access page_commands page_coordinator page_analyses page_escapes \
-	page_overview why_folder why_share
-test-pythons: $(UV) ## the explainer's pure tests with PYTHONS, each if it is here or can be had
+NOT_ALONE := metrics_epochs page_access page_analyses page_coordinator page_escapes page_overview why_share
+test-pythons: $(UV_BIN) ## the explainer's pure tests with PYTHONS, each if it is here or can be had
 	export PATH="$$(printf '%s:' $(HOME)/.pyenv/versions/*/bin)$$PATH"; for version in $(PYTHONS); do \
 		$(UV) venv --quiet --clear --python $$version build/python-$$version || { echo "no Python $$version"; continue; }; \
 		$(UV) pip install --quiet --python build/python-$$version --constraint requirements-dev.lock \
-			--requirement requirements-why.lock google-re2 hypothesis pytest || exit 1; \
+			--requirement requirements-why.lock google-re2 hypothesis psutil pyarrow pytest || exit 1; \
 		CI=1 build/python-$$version/bin/python -m pytest --config-file /dev/null --rootdir . --override-ini pythonpath=. \
 			--import-mode=importlib --noconftest -p no:cacheprovider --quiet -m 'not hypothesis' tests/unit/kafka_why \
 			$(NOT_ALONE:%=--ignore tests/unit/kafka_why/test_%.py) || exit 1; \
 	done
 
-$(UV):
+$(UV_BIN): requirements-uv.lock
 	$(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet uv==0.13.9
+	build/lock/bin/python -m pip install --quiet --no-compile --require-hashes --requirement requirements-uv.lock
+	touch $@
 
-lock: $(UV) ## pin what pyproject.toml asks for, with hashes (UPGRADE=--upgrade: newest versions)
-	$(COMPILE) --output-file requirements.lock pyproject.toml
-	$(COMPILE) --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
-	$(COMPILE) --constraint requirements.lock --extra pkcs12 --output-file requirements-why.lock kafka_why/pyproject.toml
+lock: $(UV_BIN) ## pin what pyproject.toml asks for, with hashes (UPGRADE=--upgrade: newest versions)
+	echo uv | $(COMPILE) --output-file requirements-uv.lock -
+	$(COMPILE) --group build --output-file requirements.lock pyproject.toml
+	$(COMPILE) --group build --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
+	$(COMPILE) --group build --constraint requirements.lock --extra pkcs12 --output-file requirements-why.lock \
+		kafka_why/pyproject.toml
 
 clean: ## remove .venv and the tools' caches; jars and .data stay
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info kafka_why/build kafka_why/*.egg-info

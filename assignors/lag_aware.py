@@ -6,16 +6,17 @@ weights.
 
 The aims, in this order:
 
-1. Loads are even. If the loads of two members differ by more than the tolerance, the heavier member holds no
-   partition that the lighter one subscribes to and that weighs less than the difference. If all members have
-   the same topics, the heaviest and the lightest load therefore differ by at most the heaviest partition or
-   the tolerance, whichever is more.
-2. Partitions without weight even out the numbers of partitions in the same way: a member that has at least
-   two partitions more than another holds none without weight that the other subscribes to.
-3. Few partitions move. If 1 and 2 hold with every partition at its owner, none moves. Otherwise the heaviest
-   member gives the partition that brings its load and the lightest load closest to each other, and so on. In
-   the end no single partition could go back to its owner without breaking 1 or 2. (The minimum number of
-   moves cannot be found in reasonable time, because that is the partition problem.)
+1. Loads are even. If the loads of two members differ by more than the tolerance, no partition's move from the
+   heavier to the lighter member would reduce the difference. (A partition can move only to a subscriber of
+   its topic.) If all members have the same topics, the heaviest and the lightest load therefore differ by at
+   most the heaviest partition or the tolerance, whichever is more.
+2. Partitions of weight 0 even out the members' numbers of partitions. If a member has at least two partitions
+   more than another, it has no partition of weight 0 that could move to the other.
+3. Few partitions move. If aims 1 and 2 hold with every partition at its owner, the member that had it before,
+   none moves. Otherwise the heaviest member repeatedly gives the lightest one the partition that brings their
+   loads closest together. At the end, each partition that has moved must stay: its return to its owner would
+   break 1 or 2. (The minimum number of moves cannot be found in reasonable time, because that is the
+   partition problem.)
 
 The result is a function of the arguments: members are ordered by member id, topics by name.
 """
@@ -42,9 +43,9 @@ from kafka_why.sticky.api import NO_RACKS, NOBODY, StickyGroup, number_group
 class LagAwareAssignor:
     """The assignor that the module describes; it implements `kafka_why.sticky.api.Assignor`.
 
-    `weights` are 0 or more, 0 for partitions that are missing; `tolerance` has the unit of the weights. A
-    member's earlier partitions are those in its user data, as for `sticky`, or else its owned partitions.
-    Raises ValueError for a negative weight or tolerance.
+    `weights` are 0 or more, and 0 for missing partitions. `tolerance` has the unit of the weights. A member's
+    earlier partitions, which stay if possible, are those in its user data, as for `sticky`, or else its owned
+    partitions. Raises ValueError for a negative weight or tolerance.
     """
 
     name: ClassVar[str] = "lag-aware"
@@ -65,7 +66,7 @@ class LagAwareAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        claims = {m: _claim(member.subscription) for m, member in subscriptions.items()}
+        claims = {m: _earlier_partitions(member.subscription) for m, member in subscriptions.items()}
         group = number_group(partitions_per_topic, subscriptions, claims)
         weights = [
             self.weights.get(TopicPartition(topic, number), 0)
@@ -73,19 +74,24 @@ class LagAwareAssignor:
             for number in range(group.first[index + 1] - group.first[index])
         ]
         holder = list(group.owner)
-        busy = [partition for partition, weight in enumerate(weights) if weight]
-        idle = [partition for partition, weight in enumerate(weights) if not weight]
-        _LoadBalancer(group, holder, weights, self.tolerance).even_out(busy)
-        _LoadBalancer(group, holder, [1] * group.size, 0).even_out(idle)
+        with_weight = [partition for partition, weight in enumerate(weights) if weight]
+        without_weight = [partition for partition, weight in enumerate(weights) if not weight]
+        _LoadBalancer(group, holder, weights, self.tolerance).even_out(with_weight)
+        # Here a member's load is its number of partitions, with those that are assigned already.
+        _LoadBalancer(group, holder, weights=[1] * group.size, tolerance=0).even_out(without_weight)
         return group.by_name(holder, subscriptions)
 
 
-def _claim(subscription: Subscription) -> Claim:
+def _earlier_partitions(subscription: Subscription) -> Claim:
+    """Return a member's earlier partitions, from its user data or else from its owned partitions."""
     return sticky_claim(subscription) if subscription.user_data else cooperative_claim(subscription)
 
 
 class _LoadBalancer:
-    """A balancer of members' loads. It changes `holder`, the member of each partition, in place."""
+    """A balancer of members' loads. It changes `holder`, the member of each partition or NOBODY, in place.
+
+    Members, topics and partitions are numbers, as in `StickyGroup`.
+    """
 
     def __init__(self, group: StickyGroup, holder: list[int], weights: list[int], tolerance: int) -> None:
         self._group = group
@@ -96,39 +102,47 @@ class _LoadBalancer:
         for partition, member in enumerate(holder):
             if member != NOBODY:
                 self._load[member] += weights[partition]
-        self._members = sorted((load, member) for member, load in enumerate(self._load))
+        # The least loaded member is first.
+        self._members_by_load = sorted((load, member) for member, load in enumerate(self._load))
         self._topic_of = group.topic_of()
-        self._subscribers: list[set[int]] = [set() for _ in group.topics]
+        self._subscribers: list[set[int]] = [set() for _ in group.topics]  # by topic
         for member, topics in enumerate(group.topics_of):
             for topic in topics:
                 self._subscribers[topic].add(member)
-        # By member and topic: the partitions that may move, as (weight, partition), ascending.
-        self._held: list[dict[int, list[tuple[int, int]]]] = [{} for _ in group.members]
+        # By member and topic: the partitions that may move (those of `even_out`), as (weight, partition),
+        # ascending.
+        self._movable: list[dict[int, list[tuple[int, int]]]] = [{} for _ in group.members]
 
     def even_out(self, partitions: Iterable[int]) -> None:
-        """Place the partitions without a holder, and move others if necessary."""
-        free = []
+        """Balance the loads by these partitions: assign those without a holder, and move others if necessary.
+
+        All other partitions stay.
+        """
+        unassigned = []
         for partition in partitions:
             if self._holder[partition] == NOBODY:
-                free.append(partition)
+                unassigned.append(partition)
             else:
-                self._hold(partition, self._holder[partition])
-        for partition in sorted(free, key=lambda partition: (-self._weights[partition], partition)):
+                self._add_movable(partition, self._holder[partition])
+        for partition in sorted(unassigned, key=lambda partition: (-self._weights[partition], partition)):
             self._move(partition, self._lightest(self._topic_of[partition]))
-        while self._relieve_all():
+        while self._unload_all():  # a move may allow another member a move that improves the balance
             pass
-        self._take_back(partitions)
+        self._return_to_owners(partitions)
 
-    def _relieve_all(self) -> bool:
-        """Relieve each member, the heaviest first. Return True if any partition moved."""
-        heaviest_first = [member for _, member in reversed(self._members)]
-        return sum(self._move_partitions_from(member) for member in heaviest_first) > 0
+    def _unload_all(self) -> bool:
+        """Unload each member, the heaviest first. Return True if any partition moved."""
+        heaviest_first = [member for _, member in reversed(self._members_by_load)]
+        have_moved = [self._unload(member) for member in heaviest_first]  # a list, so that `any` skips none
+        return any(have_moved)
 
     def _lightest(self, topic: int) -> int:
+        """Return the least loaded subscriber of a topic."""
         subscribers = self._subscribers[topic]
-        return next(member for _, member in self._members if member in subscribers)
+        return next(member for _, member in self._members_by_load if member in subscribers)
 
-    def _move_partitions_from(self, member: int) -> bool:
+    def _unload(self, member: int) -> bool:
+        """Move partitions from the member while that improves the balance. Return True if any moved."""
         has_moved = False
         while (best := self._best_move(member)) is not None:
             self._move(*best)
@@ -136,68 +150,83 @@ class _LoadBalancer:
         return has_moved
 
     def _best_move(self, member: int) -> tuple[int, int] | None:
-        """Return (partition, receiver) of the move that best balances the two loads, or None."""
+        """Return (partition, receiver) of the member's move that reduces the gap of the two loads most.
+
+        Return None if no move reduces a gap that exceeds the tolerance.
+        """
         best, best_gain = None, 0
-        for topic, held in self._held[member].items():
+        for topic, movable in self._movable[member].items():
             receiver = self._lightest(topic)
             gap = self._load[member] - self._load[receiver]
             if gap <= self._tolerance:
                 continue
-            middle = bisect_left(held, (gap // 2, self._group.size))
-            for weight, partition in held[max(0, middle - 1) : middle + 1]:
-                gain = min(weight, gap - weight)
+            # A weight of half the gap would make the loads equal. Only the partitions with the next weights,
+            # below and above, can gain most.
+            middle = bisect_left(movable, (gap // 2, self._group.size))
+            for weight, partition in movable[max(0, middle - 1) : middle + 1]:
+                gain = min(
+                    weight, gap - weight
+                )  # half of the reduction, which is gap - abs(gap - 2 * weight)
                 if gain > best_gain:
                     best, best_gain = (partition, receiver), gain
         return best
 
-    def _take_back(self, partitions: Iterable[int]) -> None:
-        """Return partitions to their owners until every remaining move is necessary."""
+    def _return_to_owners(self, partitions: Iterable[int]) -> None:
+        """Return partitions to their owners, the members that had them before `assign`, until every remaining
+        move is necessary.
+        """
         moved = [p for p in partitions if self._group.owner[p] not in (NOBODY, self._holder[p])]
         has_returned = True
         while has_returned:
             has_returned = False
             for partition in moved:
-                owner, receiver = self._group.owner[partition], self._holder[partition]
+                owner, holder = self._group.owner[partition], self._holder[partition]
                 weight = self._weights[partition]
-                gap = self._load[owner] - self._load[receiver] + 2 * weight
-                if owner == receiver or gap > max(self._tolerance, weight):
+                # The difference of the two loads after the return. If it is too great, the partition would
+                # have to move again.
+                gap = self._load[owner] - self._load[holder] + 2 * weight
+                if owner == holder or gap > max(self._tolerance, weight):
                     continue
                 self._move(partition, owner)
                 if self._is_even():
                     has_returned = True
                 else:
-                    self._move(partition, receiver)
+                    self._move(partition, holder)
 
     def _is_even(self) -> bool:
         """Return True if no move of a partition to another subscriber would improve the balance."""
-        least = [0] * len(self._group.topics)
-        for member, topics in enumerate(self._held):
-            for topic, held in topics.items():
-                allowed = max(self._tolerance, held[0][0])
-                least[topic] = max(least[topic], self._load[member] - allowed)
+        # Below this load, a subscriber of the topic should get a partition of it.
+        min_load = [0] * len(self._group.topics)
+        for member, topics in enumerate(self._movable):
+            for topic, movable in topics.items():
+                lightest_weight, _ = movable[0]
+                allowed_gap = max(self._tolerance, lightest_weight)
+                min_load[topic] = max(min_load[topic], self._load[member] - allowed_gap)
         return all(
-            self._load[member] >= least[topic]
+            self._load[member] >= min_load[topic]
             for topic, subscribers in enumerate(self._subscribers)
             for member in subscribers
         )
 
     def _move(self, partition: int, member: int) -> None:
+        """Move a partition to this member from its holder, if it has one."""
         holder, weight = self._holder[partition], self._weights[partition]
         if holder != NOBODY:
-            held = self._held[holder][self._topic_of[partition]]
-            del held[bisect_left(held, (weight, partition))]
-            if not held:
-                del self._held[holder][self._topic_of[partition]]
+            topic = self._topic_of[partition]
+            movable = self._movable[holder][topic]
+            del movable[bisect_left(movable, (weight, partition))]
+            if not movable:
+                del self._movable[holder][topic]
             self._set_load(holder, self._load[holder] - weight)
         self._holder[partition] = member
-        self._hold(partition, member)
+        self._add_movable(partition, member)
         self._set_load(member, self._load[member] + weight)
 
-    def _hold(self, partition: int, member: int) -> None:
-        held = self._held[member].setdefault(self._topic_of[partition], [])
-        insort(held, (self._weights[partition], partition))
+    def _add_movable(self, partition: int, member: int) -> None:
+        movable = self._movable[member].setdefault(self._topic_of[partition], [])
+        insort(movable, (self._weights[partition], partition))
 
     def _set_load(self, member: int, load: int) -> None:
-        del self._members[bisect_left(self._members, (self._load[member], member))]
+        del self._members_by_load[bisect_left(self._members_by_load, (self._load[member], member))]
         self._load[member] = load
-        insort(self._members, (load, member))
+        insort(self._members_by_load, (load, member))

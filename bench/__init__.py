@@ -1,1 +1,1 @@
-"""`python -m bench`: the coordinator's speed, compared with a minimal Spark query and Kafka's own."""
+"""`python -m bench`: the coordinator's speed, beside a minimal Spark query and Kafka's own coordinator."""

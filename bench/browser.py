@@ -1,4 +1,4 @@
-"""A real browser: Chromium without a window, of the system's packages."""
+"""A real browser: the system's Chromium, headless."""
 
 import shutil
 from collections.abc import Iterator
@@ -26,9 +26,7 @@ _OPTIONS = (
 
 @contextmanager
 def browser(folder: Path, width: int = 1280, height: int = 900) -> Iterator[webdriver.Chrome]:
-    """Start a browser with its own profile in a folder, and a window of this size. It contacts no host by
-    itself.
-    """
+    """Start a browser with its profile in a folder. It contacts no host on its own."""
     assert CHROMIUM is not None and DRIVER is not None, MISSING
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
@@ -44,7 +42,7 @@ def browser(folder: Path, width: int = 1280, height: int = 900) -> Iterator[webd
 
 
 def set_screen(driver: webdriver.Chrome, width: int, height: int = 900, *, dark: bool = False) -> None:
-    """Set the size of the window, below 600 pixels that of a phone, and light or dark colours."""
+    """Set the window's size and its colour scheme. A width below 600 pixels emulates a phone."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -52,8 +50,6 @@ def set_screen(driver: webdriver.Chrome, width: int, height: int = 900, *, dark:
 
 
 def errors_of(driver: webdriver.Chrome) -> list[str]:
-    """Return the errors that the browser has logged: scripts that failed, and what the page's own policy
-    refused.
-    """
+    """Return the errors that the browser has logged: failed scripts, and violations of the page's policy."""
     logged: list[dict[str, str]] = driver.get_log("browser")  # type: ignore[no-untyped-call]
     return [entry["message"] for entry in logged if entry["level"] == "SEVERE"]

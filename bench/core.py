@@ -1,6 +1,6 @@
-"""The processor time of the core in microseconds, without Spark and without the decoding of requests.
+"""The processor time of the core in microseconds, without Spark and without decoding requests.
 
-Each figure is the median of rounds. The limits hold on 2 cores of a quiet machine.
+Each figure is the median of several rounds. The limits are for 2 cores of a quiet machine.
 """
 
 import argparse
@@ -34,85 +34,85 @@ CONFIG = CoordinatorConfig()
 BEGIN_MS = 1_700_000_000_000
 SESSION_TIMEOUT_MS = 45_000
 REBALANCE_TIMEOUT_MS = 60_000
-FORMED_AFTER_MS = 10_000  # the initial delay is over, and no session is
+FORMED_AFTER_MS = 10_000  # longer than the initial rebalance delay, shorter than a session
 ASSIGNMENT_BYTES = 100
 MANY_TOPICS = 1_000
 
 ROUNDS, QUICK_ROUNDS = 15, 3
-STEPS, CALLS = 2_000, 300  # of a round
+STEPS, CALLS = 2_000, 300  # the number of requests, and of operator calls, in a round
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A name, the µs of one operation, and the limit in µs, None if the operation has none."""
+class CoreFigure:
+    """The µs of one operation, and its limit in µs if it has one."""
 
     name: str
     us: float
     limit_us: float | None = None
 
     @property
-    def held(self) -> bool:
+    def is_within_limit(self) -> bool:
         return self.limit_us is None or self.us <= self.limit_us
 
     def text(self) -> str:
-        verdict = "held" if self.held else "NOT HELD"
+        verdict = "held" if self.is_within_limit else "NOT HELD"
         limit = "" if self.limit_us is None else f"{self.limit_us:8.0f}  {verdict}"
         return f"{self.name:62}{self.us:10.2f}{limit}"
 
 
 def main() -> None:
-    """Print the table; the exit code is 0 if all limits were kept."""
+    """Print the table. The exit code is 0 if every figure is within its limit."""
     parser = argparse.ArgumentParser(prog="python -m bench.core", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="take fewer rounds")
     rounds = QUICK_ROUNDS if parser.parse_args().quick else ROUNDS
     print(f"{'':62}{'µs':>10}{'limit':>8}")
-    held = []
+    within_limits = []
     for figure in figures(rounds):
         print(figure.text(), flush=True)
-        held.append(figure.held)
-    sys.exit(0 if all(held) else 1)
+        within_limits.append(figure.is_within_limit)
+    sys.exit(0 if all(within_limits) else 1)
 
 
-def figures(rounds: int) -> Iterator[Figure]:
+def figures(rounds: int) -> Iterator[CoreFigure]:
     """Yield every figure."""
     for size in (1, 100, 1_000):
-        group = Formed(size)
-        yield Figure(f"Heartbeat, {size:,} members", group.per_row(group.heartbeats(), rounds), 5)
-    group = Formed(1, topics=MANY_TOPICS)
-    yield Figure(f"Heartbeat, {MANY_TOPICS:,} topics", group.per_row(group.heartbeats(), rounds), 5)
-    yield Figure(f"OffsetCommit, {MANY_TOPICS:,} topics", group.per_row(group.commits(), rounds))
+        group = FormedGroup(size)
+        yield CoreFigure(f"Heartbeat, {size:,} members", group.us_per_row(group.heartbeats(), rounds), 5)
+    group = FormedGroup(1, topics=MANY_TOPICS)
+    yield CoreFigure(f"Heartbeat, {MANY_TOPICS:,} topics", group.us_per_row(group.heartbeats(), rounds), 5)
+    yield CoreFigure(f"OffsetCommit, {MANY_TOPICS:,} topics", group.us_per_row(group.commits(), rounds))
     for size in (10, 100, 1_000, 5_000):
-        group = Formed(size)
-        yield Figure(f"JoinGroup, {size:,} members join again", group.per_row(group.rejoins(), rounds), 20)
-        newcomers = group.per_row(group.newcomers(), rounds)
-        yield Figure(f"JoinGroup, new members of a group of {size:,}", newcomers, 20)
-        yield Figure(f"SyncGroup, {size:,} members", group.per_sync(rounds))
-        yield Figure(f"a session of {size:,} that end at once", group.per_expiry(rounds))
+        group = FormedGroup(size)
+        yield CoreFigure(
+            f"JoinGroup, {size:,} members join again", group.us_per_row(group.rejoins(), rounds), 20
+        )
+        newcomers = group.us_per_row(group.newcomers(), rounds)
+        yield CoreFigure(f"JoinGroup, new members of a group of {size:,}", newcomers, 20)
+        yield CoreFigure(f"SyncGroup, {size:,} members", group.us_per_sync(rounds))
+        yield CoreFigure(f"a session of {size:,} that end at once", group.us_per_expiry(rounds))
     for size in (1, 3, 100):
-        yield from _stored(Formed(size), f"{size} members", rounds)
-    group = Formed(100)
+        yield from _stored_figures(FormedGroup(size), f"{size} members", rounds)
+    group = FormedGroup(100)
     for topic in range(100):
         group.commit_all(topic)
-    yield from _stored(group, "100 members with 1,000 offsets", rounds)
+    yield from _stored_figures(group, "100 members with 1,000 offsets", rounds)
 
 
-def _stored(group: "Formed", name: str, rounds: int) -> Iterator[Figure]:
+def _stored_figures(group: "FormedGroup", name: str, rounds: int) -> Iterator[CoreFigure]:
     """Yield the figures of a group that is stored between two calls of the operator."""
-    stored, decoded = group.state, decode(group.state)
-    yield Figure(f"decode, {name}", _per_call(lambda: decode(stored), rounds))
-    yield Figure(f"encode, {name}", _per_call(lambda: encode(decoded), rounds))
-    both = _per_call(lambda: encode(decode(stored)), rounds)
-    yield Figure(f"decode and encode, {name}", both, 100 if name == "100 members" else None)
-    yield Figure(f"decode, one Heartbeat, encode, {name}", group.per_call(rounds))
-    copied = _per_call(lambda: Timeline(GROUP_ID, decoded, CONFIG), rounds)
-    yield Figure(f"a copy for the journal, {name}", copied)
+    state, decoded = group.state, decode(group.state)
+    yield CoreFigure(f"decode, {name}", _us_per_call(lambda: decode(state), rounds))
+    yield CoreFigure(f"encode, {name}", _us_per_call(lambda: encode(decoded), rounds))
+    both_us = _us_per_call(lambda: encode(decode(state)), rounds)
+    yield CoreFigure(f"decode and encode, {name}", both_us, 100 if name == "100 members" else None)
+    yield CoreFigure(f"decode, one Heartbeat, encode, {name}", group.us_per_call(rounds))
 
 
-class Formed:
-    """A Stable group of `members` members, made by requests.
+class FormedGroup:
+    """A Stable group of `members` members, formed by requests.
 
-    `state` is the group as it is stored, `completing` the group before the SyncGroups. `ids` are the member
-    ids in the order in which the members joined, and the first of them is the leader.
+    `state` is the stored group, `completing` the stored group before the SyncGroups (CompletingRebalance).
+    `ids` are the member ids in the order of joining; the first is the leader.
     """
 
     def __init__(self, members: int, topics: int = 2) -> None:
@@ -137,7 +137,7 @@ class Formed:
 
     def _row(self, at_ms: int, request: AnyRequest) -> Row:
         self._offset += 1
-        return Row(at_ms, f"requests-0-{self._offset}", request, 400)
+        return Row(at_ms, f"requests-0-{self._offset}", request, 400)  # 400 bytes
 
     def _join(self, member_id: str, client_id: str) -> JoinGroup:
         return JoinGroup(
@@ -155,7 +155,8 @@ class Formed:
         )
 
     def syncs(self) -> list[Row]:
-        given = [MemberAssignment(member_id, bytes(ASSIGNMENT_BYTES)) for member_id in self.ids]
+        """Return SyncGroups of all members, the leader's last."""
+        assignments = [MemberAssignment(member_id, bytes(ASSIGNMENT_BYTES)) for member_id in self.ids]
         return [
             self._row(
                 self.now_ms,
@@ -166,14 +167,14 @@ class Formed:
                     api_version=3,
                     generation_id=1,
                     member_id=member_id,
-                    assignments=given if member_id == self.ids[0] else [],
+                    assignments=assignments if member_id == self.ids[0] else [],
                 ),
             )
             for member_id in [*self.ids[1:], self.ids[0]]
         ]
 
     def heartbeats(self, number: int = STEPS) -> list[Row]:
-        """Send one heartbeat each ms, of the members in turn."""
+        """Return heartbeats of the members in turn, one each ms."""
         return [
             self._row(
                 self.now_ms + n,
@@ -204,43 +205,45 @@ class Formed:
         )
 
     def commits(self) -> list[Row]:
-        """Let the leader commit one partition each ms, of the topics in turn."""
+        """Return commits of the leader: one partition each ms, of one topic after the other."""
         topics = len(self._topics)
-        return [self._commit(self._topics[n % topics], 1, self.now_ms + n) for n in range(STEPS)]
+        return [
+            self._commit(self._topics[n % topics], partitions=1, at_ms=self.now_ms + n) for n in range(STEPS)
+        ]
 
     def commit_all(self, topic: int) -> None:
         """Commit 10 partitions of a topic."""
         timeline = self.timeline()
-        timeline.apply(self._commit(f"topic-{topic:04}", 10, self.now_ms))
+        timeline.apply(self._commit(f"topic-{topic:04}", partitions=10, at_ms=self.now_ms))
         assert timeline.group is not None
         self.state = encode(timeline.group)
 
     def rejoins(self) -> list[Row]:
-        """Let the leader join again, and then all others but the last."""
+        """Return JoinGroups of the leader and of all others but the last."""
         return [self._row(self.now_ms, self._join(member_id, "client")) for member_id in self.ids[:-1]]
 
     def newcomers(self) -> list[Row]:
-        """Let members without an id join while the group rebalances."""
+        """Return JoinGroups of members without an id."""
         return [self._row(self.now_ms, self._join("", "client")) for _ in range(100)]
 
     def timeline(self) -> Timeline:
         return Timeline(GROUP_ID, decode(self.state), CONFIG, restore=lambda: decode(self.state))
 
-    def per_row(self, rows: list[Row], rounds: int) -> float:
-        """Apply the rows to the group, all but the first measured."""
-        return _median_us(lambda: _applied(self.timeline(), rows[:1], rows[1:]), rounds)
+    def us_per_row(self, rows: list[Row], rounds: int) -> float:
+        """Apply the rows to the group, and measure all except the first. A row is a request from the log."""
+        return _median_us(lambda: _time_rows(self.timeline(), rows[:1], rows[1:]), rounds)
 
-    def per_sync(self, rounds: int) -> float:
-        """Let the members sync in the order in which they joined, while the leader is missing."""
+    def us_per_sync(self, rounds: int) -> float:
+        """Measure the SyncGroups of all members but the leader, which wait for its assignment."""
         rows = self.syncs()[:-1]
 
         def one_round() -> tuple[int, int]:
-            return _applied(Timeline(GROUP_ID, decode(self.completing), CONFIG), rows[:1], rows[1:])
+            return _time_rows(Timeline(GROUP_ID, decode(self.completing), CONFIG), rows[:1], rows[1:])
 
         return _median_us(one_round, rounds)
 
-    def per_expiry(self, rounds: int) -> float:
-        """Let all sessions end at the same time."""
+    def us_per_expiry(self, rounds: int) -> float:
+        """Measure the end of all sessions at the same time."""
 
         def one_round() -> tuple[int, int]:
             timeline = self.timeline()
@@ -253,13 +256,13 @@ class Formed:
 
         return _median_us(one_round, rounds)
 
-    def per_call(self, rounds: int) -> float:
-        """Measure what a call of the operator does for one group, whose next deadline is stored with it."""
+    def us_per_call(self, rounds: int) -> float:
+        """Measure one call of Spark's operator for a stored group: decode, apply one heartbeat, encode."""
         (row,) = self.heartbeats(1)
         due_ms = self.timeline().next_deadline_ms()
 
         def call() -> bytes:
-            timeline = Timeline(GROUP_ID, decode(self.state), CONFIG, restore=self.restored, due_ms=due_ms)
+            timeline = Timeline(GROUP_ID, decode(self.state), CONFIG, restore=self.restore, due_ms=due_ms)
             timeline.apply(row)
             timeline.drain_effects()
             timeline.fire_until(row.at_ms)
@@ -268,9 +271,9 @@ class Formed:
             assert timeline.group is not None
             return encode(timeline.group)
 
-        return _per_call(call, rounds)
+        return _us_per_call(call, rounds)
 
-    def restored(self) -> AnyGroup:
+    def restore(self) -> AnyGroup:
         return decode(self.state)
 
 
@@ -282,8 +285,8 @@ def decode(state: bytes) -> AnyGroup:
     return codec.decode_group(GROUP_ID, codec.StoredGroup(codec.STATE_VERSION, None, state))
 
 
-def _applied(timeline: Timeline, before: list[Row], rows: list[Row]) -> tuple[int, int]:
-    """Apply the rows `before`, and then `rows`. Return the ns of the latter and their number."""
+def _time_rows(timeline: Timeline, before: list[Row], rows: list[Row]) -> tuple[int, int]:
+    """Apply the rows `before`, then `rows`. Return the ns and the number of `rows`."""
     for row in before:
         timeline.apply(row)
     began_ns = time.process_time_ns()
@@ -293,7 +296,7 @@ def _applied(timeline: Timeline, before: list[Row], rows: list[Row]) -> tuple[in
     return time.process_time_ns() - began_ns, len(rows)
 
 
-def _per_call(operation: Callable[[], object], rounds: int) -> float:
+def _us_per_call(operation: Callable[[], object], rounds: int) -> float:
     def one_round() -> tuple[int, int]:
         began_ns = time.process_time_ns()
         for _ in range(CALLS):
@@ -304,7 +307,7 @@ def _per_call(operation: Callable[[], object], rounds: int) -> float:
 
 
 def _median_us(one_round: Callable[[], tuple[int, int]], rounds: int) -> float:
-    """Return the median time of one operation. A round returns its ns and its number of operations."""
+    """Return the median µs of one operation. `one_round` returns its ns and its number of operations."""
     return statistics.median(ns / number / 1_000 for ns, number in (one_round() for _ in range(rounds)))
 
 

@@ -35,12 +35,12 @@ def main() -> None:
 def start_floor(
     spark: SparkSession, client_config: ClientConfig, layout: TopicLayout, checkpoint_dir: str
 ) -> StreamingQuery:
-    """Start a stateless copy query without Python; it omits clock records, as the real query does."""
+    """Start a stateless query without Python that copies requests, but not clock records (without key)."""
     requests = read_requests(spark, client_config, layout).where(F.col("key").isNotNull())
-    echo = requests.select(
+    copies = requests.select(
         F.lit(layout.responses_topic).alias("topic"), "key", "value", F.lit(0).alias("partition")
     )
-    return write_output(echo, "floor", client_config, layout, checkpoint_dir)
+    return write_output(copies, "floor", client_config, layout, checkpoint_dir)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The gateway's processor time for a heartbeat, without a coordinator: `python -m bench.gateway_cost`.
 
-The gateway runs in this process, the load in another. The backend answers all requests of one turn of the
-event loop together in the next turn. So the figure is the cost of the sockets, of the protocol and of the
-order of answers. The way to the topics and back is not in it. Each turn is measured with a Heartbeat and with
-keep-alives of the consumer protocol (KIP-848) and of share groups (KIP-932), and with `--acls N` without and
-with N ACLs. The cost of one decision is printed.
+The gateway runs in this process, the load in another. The backend answers all requests of one iteration of
+the event loop together in the next one. So a figure is the cost of the sockets, the protocol and the order of
+answers, without the topics. Heartbeats and keep-alives of the consumer protocol (KIP-848) and of share groups
+(KIP-932) are measured in turns. With `--acls N` each is measured without and with N ACLs, and the cost of one
+authorization decision is printed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from clients.coordinator_client import Header
 from clients.pending import RequestTooLarge
 from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.coordinator.failures import failed
+from gateway.coordinator.failures import error_response
 from gateway.coordinator.groups import KnownGroup
 from gateway.limits import Limits
 from gateway.net.server import Gateway, GatewayOptions
@@ -45,6 +45,7 @@ HOST = "127.0.0.1"
 GROUPS = 1_000
 HEARTBEAT, KEEP_ALIVE = (ApiKey.Heartbeat, 4), (ApiKey.ConsumerGroupHeartbeat, 1)
 SHARE_KEEP_ALIVE = ApiKey.ShareGroupHeartbeat, 1
+# By API key and version of a heartbeat: its name in the table.
 KINDS = {
     HEARTBEAT: "Heartbeat",
     KEEP_ALIVE: "ConsumerGroupHeartbeat",
@@ -52,7 +53,7 @@ KINDS = {
 }
 INTERVAL_MS = 5_000
 SHAPES = ((1_000, 1), (1_000, 8), (1, 500))
-"""Connections, and the heartbeats under way on each."""
+"""The number of connections, and of heartbeats in flight on each."""
 
 _WARM_UP = 2_000
 
@@ -60,18 +61,21 @@ R = TypeVar("R", bound=Response)
 
 
 class InstantBackend:
-    """Answers every request without an error, and measures the processor time between the requests."""
+    """A backend that answers every request without an error, and samples this process's processor time."""
 
     def __init__(self) -> None:
+        self.answered_at_s = 0.0  # an attribute of the real `Backend`, not used here
         self._requests = 0
-        self._used_s: list[tuple[int, float]] = []
-        self._numbers = count(1)
-        self._waiting: list[tuple[asyncio.Future[Any], Any]] = []
+        # The first and the last sample after the warm-up: the number of requests, and the processor time in
+        # seconds, so far.
+        self._cpu_samples: list[tuple[int, float]] = []
+        self._correlation_numbers = count(1)
+        self._unanswered: list[tuple[asyncio.Future[Any], Any]] = []  # with the responses to come
 
     @property
     def per_request_us(self) -> float:
-        """The processor time of a request after the warm-up, in microseconds."""
-        (first, began_s), (last, ended_s) = self._used_s
+        """The mean processor time of a request after the warm-up, in microseconds."""
+        (first, began_s), (last, ended_s) = self._cpu_samples
         return (ended_s - began_s) / (last - first) * 1e6
 
     def header(
@@ -79,7 +83,7 @@ class InstantBackend:
     ) -> Header:
         return Header(
             group_id=group_id,
-            correlation_id=f"0b7d7a8e-3f0c-4b52-8f4e-3d7b6d1c9a42-{next(self._numbers)}",
+            correlation_id=f"0b7d7a8e-3f0c-4b52-8f4e-3d7b6d1c9a42-{next(self._correlation_numbers)}",
             reply_partition=0,
             api_version=api_version,
             client_id=client_id,
@@ -96,36 +100,38 @@ class InstantBackend:
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         self._requests += 1
         if self._requests >= _WARM_UP and self._requests % 100 == 0:
-            self._used_s[1:] = [(self._requests, time.process_time())]
+            # The first sample appends; each later one replaces the last.
+            self._cpu_samples[1:] = [(self._requests, time.process_time())]
         loop = asyncio.get_running_loop()
-        if not self._waiting:
+        if not self._unanswered:
             loop.call_soon(self._answer)
-        waiting: asyncio.Future[R] = loop.create_future()
-        answered = failed(request, ErrorCode.NONE)
+        future: asyncio.Future[R] = loop.create_future()
+        response = error_response(request, ErrorCode.NONE)
         if isinstance(request, (ConsumerGroupHeartbeat, ShareGroupHeartbeat)):
-            kept = {"member_id": request.member_id, "member_epoch": request.member_epoch}
-            answered = msgspec.structs.replace(answered, **kept, heartbeat_interval_ms=INTERVAL_MS)
-        self._waiting.append((waiting, answered))
-        return waiting
+            member = {"member_id": request.member_id, "member_epoch": request.member_epoch}
+            response = msgspec.structs.replace(response, **member, heartbeat_interval_ms=INTERVAL_MS)
+        self._unanswered.append((future, response))
+        return future
 
     def _answer(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for one, answer in waiting:
-            if not one.done():
-                one.set_result(answer)
+        unanswered, self._unanswered = self._unanswered, []
+        for future, response in unanswered:
+            if not future.done():
+                future.set_result(response)
 
     @property
-    def is_read(self) -> bool:
+    def has_caught_up(self) -> bool:
+        """True, because there is no groups topic to read."""
         return True
 
     def groups(self) -> list[KnownGroup]:
         return []
 
-    def configured(self) -> list[str]:
+    def configured_group_ids(self) -> list[str]:
         return []
 
-    def type_of(self, group_id: str) -> str | None:
-        """Return None: no group is known to exist."""
+    def get(self, group_id: str) -> KnownGroup | None:
+        return None
 
     async def reach_end(self, timeout_s: float) -> bool:
         return True
@@ -143,11 +149,11 @@ class NoBrokers(Cluster):
         return SimpleNamespace(finalized_features=[level])
 
 
-class Beating(asyncio.Protocol):
-    """A connection that keeps several equal heartbeats under way. Every answer is compared."""
+class HeartbeatConnection(asyncio.Protocol):
+    """A connection that keeps several equal heartbeats in flight, and compares every answer."""
 
     def __init__(self, kind: tuple[int, int], number: int, under_way: int) -> None:
-        member_id = f"m-{number:034}"  # as long as that of a share group may be
+        member_id = f"m-{number:034}"  # the maximum length of a member id in a share group
         fields: dict[str, Any] = {"group_id": f"group-{number % GROUPS}", "member_id": member_id}
         fields["generation_id" if kind == HEARTBEAT else "member_epoch"] = 1
         answer: dict[str, Any] = {"error_code": 0}
@@ -159,7 +165,7 @@ class Beating(asyncio.Protocol):
         self._request = framed(request)
         self._answer = framed(codec.encode_response(request_header(request), answer))
         self._under_way = under_way
-        self._rest = b""
+        self._rest = b""  # the begin of an answer whose end has not arrived
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -167,9 +173,9 @@ class Beating(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data
-        answers, rest = divmod(len(data), len(self._answer))
-        self._rest = data[len(data) - rest :]
-        if data[: len(data) - rest] != self._answer * answers:
+        answers, rest_bytes = divmod(len(data), len(self._answer))
+        self._rest = data[len(data) - rest_bytes :]
+        if data[: len(data) - rest_bytes] != self._answer * answers:
             self.error = data.hex(" ")
         self.answered += answers
         self._transport.write(self._request * answers)
@@ -183,33 +189,32 @@ def load(
     under_way: int,
     seconds: float,
 ) -> None:
-    """Beat for some seconds, and send the number of heartbeats per second. A wrong answer ends the run."""
-    results.send(uvloop.run(_beat(address, kind, connections, under_way, seconds)))
+    """Send heartbeats for some seconds, and put their rate into `results`. A wrong answer ends the run."""
+    results.send(uvloop.run(_run_load(address, kind, connections, under_way, seconds)))
 
 
-async def _beat(
+async def _run_load(
     address: Address, kind: tuple[int, int], connections: int, under_way: int, seconds: float
 ) -> float:
-    loop, beating = asyncio.get_running_loop(), []
+    loop, open_connections = asyncio.get_running_loop(), []
     for number in range(connections):
-        _, one = await loop.create_connection(
-            partial(Beating, kind, number, under_way),
+        _, connection = await loop.create_connection(
+            partial(HeartbeatConnection, kind, number, under_way),
             address.host,
             address.port,
         )
-        beating.append(one)
-    before = sum(one.answered for one in beating)
+        open_connections.append(connection)
+    answered_before = sum(connection.answered for connection in open_connections)
     await asyncio.sleep(seconds)
-    errors = [one.error for one in beating if one.error is not None]
+    errors = [connection.error for connection in open_connections if connection.error is not None]
     if errors:
         raise ValueError(f"not the answer to a heartbeat: {errors[0]}")
-    return (sum(one.answered for one in beating) - before) / seconds
+    answered = sum(connection.answered for connection in open_connections) - answered_before
+    return answered / seconds
 
 
 def authorizer_of(acls: int) -> Authorizer | None:
-    """Return an authorizer with this number of ACLs, of which those of a prefix allow the heartbeats, or None
-    without ACLs.
-    """
+    """Return an authorizer with this number of ACLs, one of which allows the heartbeats; None for 0."""
     if not acls:
         return None
     authorizer = Authorizer()
@@ -239,9 +244,9 @@ def decision_us(acls: int) -> tuple[float, float]:
         for group in groups:
             assert authorizer.may(ANONYMOUS, f"/{HOST}", Operation.READ, ResourceType.GROUP, group)
 
-    made = min(timeit.repeat(decide, setup=authorizer.forget, number=1, repeat=20))
-    kept = min(timeit.repeat(decide, number=1, repeat=20))
-    return kept / GROUPS * 1e6, made / GROUPS * 1e6
+    new_s = min(timeit.repeat(decide, setup=authorizer.forget, number=1, repeat=20))
+    cached_s = min(timeit.repeat(decide, number=1, repeat=20))
+    return cached_s / GROUPS * 1e6, new_s / GROUPS * 1e6
 
 
 async def measure(
@@ -251,7 +256,7 @@ async def measure(
     seconds: float,
     authorizer: Authorizer | None = None,
 ) -> tuple[float, float]:
-    """Return a heartbeat's processor time in microseconds, and the heartbeats of a second."""
+    """Return a heartbeat's processor time in microseconds, and the heartbeats per second."""
     backend, limits = InstantBackend(), Limits()
     options = GatewayOptions(
         ClientConfig("no-broker:9092"), TopicLayout.named(), Address(HOST, 0), share_groups=Coordinators.OURS
@@ -259,12 +264,12 @@ async def measure(
     gateway = Gateway(options, NoBrokers([], limits), backend, backend, authorizer=authorizer)
     await gateway.start()
     context = get_context("spawn")
-    results, theirs = context.Pipe(duplex=False)
+    results, child_end = context.Pipe(duplex=False)
     process = context.Process(
-        target=load, args=(theirs, gateway.address, kind, connections, under_way, seconds), daemon=True
+        target=load, args=(child_end, gateway.address, kind, connections, under_way, seconds), daemon=True
     )
     process.start()
-    theirs.close()
+    child_end.close()
     try:
         rate: float = await asyncio.to_thread(results.recv)
     finally:
@@ -275,24 +280,24 @@ async def measure(
 
 
 def main() -> None:
-    """Print the medians of a few turns for each of SHAPES."""
+    """Print the medians of all turns, for each of SHAPES."""
     parser = argparse.ArgumentParser(prog="python -m bench.gateway_cost", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0, help="the time of each turn")
+    parser.add_argument("--seconds", type=float, default=4.0, help="the duration of each turn")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--acls", type=int, default=0, help="also measure with so many ACLs")
-    given = parser.parse_args()
-    if given.acls:
-        kept, made = decision_us(given.acls)
-        print(f"{given.acls:,} ACLs: {kept:.2f} us for a decision that is kept, {made:.2f} us for a new one")
+    parser.add_argument("--acls", type=int, default=0, help="also measure with this many ACLs")
+    args = parser.parse_args()
+    if args.acls:
+        cached_us, new_us = decision_us(args.acls)
+        print(f"{args.acls:,} ACLs: {cached_us:.2f} us for a cached decision, {new_us:.2f} us for a new one")
     for connections, under_way in SHAPES:
-        cases = [(kind, acls) for kind in KINDS for acls in sorted({0, given.acls})]
+        cases = [(kind, acls) for kind in KINDS for acls in sorted({0, args.acls})]
         figures: dict[Any, list[tuple[float, float]]] = {case: [] for case in cases}
-        for _ in range(given.turns):
-            for (kind, acls), turns in figures.items():
-                measured = measure(kind, connections, under_way, given.seconds, authorizer_of(acls))
-                turns.append(uvloop.run(measured))
-        for (kind, acls), turns in figures.items():
-            costs, rates = zip(*turns, strict=True)
+        for _ in range(args.turns):
+            for (kind, acls), results in figures.items():
+                authorizer = authorizer_of(acls)
+                results.append(uvloop.run(measure(kind, connections, under_way, args.seconds, authorizer)))
+        for (kind, acls), results in figures.items():
+            costs, rates = zip(*results, strict=True)
             print(
                 f"connections {connections:>5,}, under way on each {under_way:>3,}, ACLs {acls:>6,}, "
                 f"{KINDS[kind]:>22}: "

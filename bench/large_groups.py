@@ -1,8 +1,8 @@
 """Compare large groups through the gateway with a broker's own coordinator: `python -m bench.large_groups`.
 
-The members have the metadata of Java's consumers. The group forms, which has the initial delay in it. Then
-all members join again, with the partitions that they own. Both coordinators get the same requests. This
-project's assignors compute the leader's assignment, whose time is taken out, because it is the client's.
+The members send the metadata of Java's consumers. The group forms, which includes the initial delay. Then all
+members join again with the partitions that they own. Both coordinators get the same requests. This project's
+assignors compute the leader's assignment. That time does not count, because it is spent in the client.
 """
 
 import argparse
@@ -44,17 +44,17 @@ INITIAL_DELAY_MS = 3_000
 START_TIMEOUT_S, ANSWER_TIMEOUT_S = 240.0, 60.0
 _JOIN_VERSION, _SYNC_VERSION, _HEARTBEAT_VERSION = 9, 5, 4
 _REBALANCE_IN_PROGRESS, _MEMBER_ID_REQUIRED = 27, 79
-_BEAT_S = 0.005
+_HEARTBEAT_PAUSE_S = 0.005
 
 
 class Round(NamedTuple):
-    """A round of one group: its seconds without the assignor's, all error codes, and the largest messages."""
+    """A rebalance of one group. The sizes are those of the largest messages."""
 
-    seconds: float
-    codes: frozenset[int]
+    seconds: float  # without the assignor's time
+    codes: frozenset[int]  # all error codes, also 0
     join_bytes: int
-    leader_bytes: int
-    sync_bytes: int
+    leader_bytes: int  # of the JoinGroup response to the leader
+    sync_bytes: int  # of a SyncGroup request
 
 
 @dataclass
@@ -66,10 +66,10 @@ class _Member:
     subscription: Subscription
     member_id: str = ""
     generation: int = -1
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)  # of the last request and response of each API
 
     async def ask(self, api_key: ApiKey, version: int, fields: codec.Fields) -> Any:
-        """Send a request and return its answer. The sizes of both are kept by the name of the API."""
+        """Send a request and return its answer. Record the sizes of both by the name of the API."""
         frame = framed(codec.encode_request(api_key, version, 1, "large", fields))
         self.writer.write(frame)
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -79,7 +79,7 @@ class _Member:
         return codec.decode_response(api_key, version, answer)
 
     async def join(self, group_id: str, assignor: str) -> Any:
-        """Join the group, and return the answer when the round has all members."""
+        """Join the group, and return the answer, which comes when all members have joined."""
         metadata = encode_subscription(self.subscription)
         fields = {
             "group_id": group_id,
@@ -97,7 +97,7 @@ class _Member:
         return int((await self.ask(ApiKey.Heartbeat, _HEARTBEAT_VERSION, fields)).error_code)
 
     async def sync(self, group_id: str, assignor: str, assignments: Mapping[str, bytes]) -> Any:
-        """Ask for the member's partitions."""
+        """Request the member's partitions. The leader's request has the assignments of all members."""
         fields = {
             "group_id": group_id,
             "generation_id": self.generation,
@@ -121,43 +121,48 @@ class _Group:
         self._group_id = f"large-{uuid4()}"
 
     async def enroll(self) -> None:
-        """Get a member id for each member. A first round waits for all of them."""
-        answers = await _all(member.join(self._group_id, self._assignor) for member in self._members)
+        """Get a member id for each member, so that the coordinator waits for all in the first round."""
+        answers = await _gather(member.join(self._group_id, self._assignor) for member in self._members)
         for member, answer in zip(self._members, answers, strict=True):
             assert answer.error_code == _MEMBER_ID_REQUIRED, answer
             member.member_id = answer.member_id
 
     async def round(self) -> Round:
-        """Let all members join and get their partitions. The leader, which is the first, begins a later
-        round.
+        """Let all members join and get their partitions.
+
+        In a later round the first member, the leader, joins alone. The others join once a heartbeat reports
+        the rebalance.
         """
         began_s = time.monotonic()
         first, *others = self._members
         joining = asyncio.create_task(first.join(self._group_id, self._assignor))
-        if others and others[0].generation >= 0:
+        is_later_round = bool(others) and others[0].generation >= 0
+        if is_later_round:
             while await others[0].heartbeat(self._group_id) != _REBALANCE_IN_PROGRESS:
-                await asyncio.sleep(_BEAT_S)
-        joined = await _all([joining, *(member.join(self._group_id, self._assignor) for member in others)])
+                await asyncio.sleep(_HEARTBEAT_PAUSE_S)
+        joined = await _gather([joining, *(member.join(self._group_id, self._assignor) for member in others)])
         for member, answer in zip(self._members, joined, strict=True):
             member.generation = answer.generation_id
-        self._members.sort(key=lambda member: member.member_id != joined[0].leader)
-        leader = next((answer for answer in joined if answer.members), None)
+        self._members.sort(key=lambda member: member.member_id != joined[0].leader)  # the leader first
+        leaders_answer = next((answer for answer in joined if answer.members), None)
         assign_s, assignments = 0.0, dict[str, bytes]()
-        if leader is not None:
-            assigning_s = time.monotonic()
-            assignments = self._assign(leader)
-            assign_s = time.monotonic() - assigning_s
-        synced = await _all(
+        if leaders_answer is not None:
+            assign_began_s = time.monotonic()
+            assignments = self._assign(leaders_answer)
+            assign_s = time.monotonic() - assign_began_s
+        synced = await _gather(
             member.sync(
                 self._group_id,
                 self._assignor,
-                assignments if leader is not None and member.member_id == leader.member_id else {},
+                assignments
+                if leaders_answer is not None and member.member_id == leaders_answer.member_id
+                else {},
             )
             for member in self._members
         )
         seconds = time.monotonic() - began_s - assign_s
         for member, answer in zip(self._members, synced, strict=True):
-            self._own(member, answer)
+            self._report_owned(member, answer)
         return Round(
             seconds,
             frozenset(answer.error_code for answer in [*joined, *synced]),
@@ -166,16 +171,17 @@ class _Group:
             self._largest("SyncGroup request"),
         )
 
-    def _assign(self, leader: Any) -> dict[str, bytes]:
+    def _assign(self, leaders_answer: Any) -> dict[str, bytes]:
+        """Return the assignments of the members in the JoinGroup response to the leader, by member id."""
         subscriptions = {
             member.member_id: MemberSubscription(decode_subscription(member.metadata))
-            for member in leader.members
+            for member in leaders_answer.members
         }
         assigned = ASSIGNORS[self._assignor].assign(self._partitions, subscriptions)
         return {member: encode_assignment(Assignment(tuple(own))) for member, own in assigned.items()}
 
-    def _own(self, member: _Member, answer: Any) -> None:
-        """Report the partitions in the next round, as the assignor's clients do."""
+    def _report_owned(self, member: _Member, answer: Any) -> None:
+        """Let the member report its partitions when it joins the next round, as a cooperative client does."""
         if answer.error_code or self._assignor != COOPERATIVE:
             return
         member.subscription = replace(
@@ -189,44 +195,44 @@ class _Group:
         return max(member.sizes.get(message, 0) for member in self._members)
 
 
-async def _all(asked: Iterable[Awaitable[Any]]) -> list[Any]:
-    return list(await asyncio.gather(*asked))
+async def _gather(requests: Iterable[Awaitable[Any]]) -> list[Any]:
+    return list(await asyncio.gather(*requests))
 
 
-async def play(
+async def run_group(
     address: Address, assignor: str, members: int, partitions: int, rounds: int
 ) -> tuple[Round, list[Round]]:
-    """Form a group and let it join again. Returns the first round, and the others."""
+    """Form a group and let it rebalance. Return the first round, and the others."""
     per_topic = {f"payments.transactions.eu-central-{n:03}": partitions // TOPICS for n in range(TOPICS)}
     subscription = Subscription(tuple(per_topic))
     async with AsyncExitStack() as stack:
-        connected = []
+        group_members = []
         for _ in range(members):
             reader, writer = await asyncio.open_connection(address.host, address.port, limit=2**26)
             stack.enter_context(closing(writer))
-            connected.append(_Member(reader, writer, subscription))
-        group = _Group(connected, assignor, per_topic)
+            group_members.append(_Member(reader, writer, subscription))
+        group = _Group(group_members, assignor, per_topic)
         await group.enroll()
         formed = await group.round()
         return formed, [await group.round() for _ in range(rounds)]
 
 
-def row(name: str, formed: Round, again: list[Round]) -> str:
+def table_row(name: str, formed: Round, later: list[Round]) -> str:
     """Return a line of the table."""
-    last = again[-1]
-    codes = " ".join(str(code) for code in sorted(frozenset().union(formed.codes, *(r.codes for r in again))))
+    last = later[-1]
+    codes = " ".join(str(code) for code in sorted(frozenset().union(formed.codes, *(r.codes for r in later))))
     sizes = f"{last.join_bytes / 1e3:.1f} | {last.leader_bytes / 1e3:,.0f} | {last.sync_bytes / 1e3:,.0f}"
-    times = f"{formed.seconds:.1f} | {median(r.seconds for r in again):.2f}"
+    times = f"{formed.seconds:.1f} | {median(r.seconds for r in later):.2f}"
     return f"| {name} | {codes} | {sizes} | {times} |"
 
 
 def main() -> None:
-    """Start `run`, play the groups in turn at both, and print the table."""
+    """Start `run`, form the groups at both coordinators in turn, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.large_groups", description=__doc__)
     parser.add_argument("--members", type=int, default=500)
     parser.add_argument("--partitions", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    args = parser.parse_args()
     delay = f"group.initial.rebalance.delay.ms={INITIAL_DELAY_MS}"
     print("| group | codes | JoinGroup kB | leader's response kB | SyncGroup kB | formed s | again s |")
     print("|---|---|---|---|---|---|---|")
@@ -246,13 +252,13 @@ def main() -> None:
             ready = json.loads(run.wait_for_line(lambda line: line.startswith('{"broker"'), START_TIMEOUT_S))
             systems = {"gateway": Address.parse(ready["gateway"]), "broker": Address.parse(ready["broker"])}
             for address in systems.values():
-                say("a smaller group first, so that neither is cold")
-                asyncio.run(play(address, RANGE, given.members // 5, given.partitions // 5, 1))
+                say("a smaller group as a warm-up")
+                asyncio.run(run_group(address, RANGE, args.members // 5, args.partitions // 5, 1))
             for assignor in (RANGE, COOPERATIVE):
                 for system, address in systems.items():
                     say(f"{assignor} at the {system}")
-                    played = play(address, assignor, given.members, given.partitions, given.rounds)
-                    print(row(f"{assignor}, {system}", *asyncio.run(played)), flush=True)
+                    rounds = run_group(address, assignor, args.members, args.partitions, args.rounds)
+                    print(table_row(f"{assignor}, {system}", *asyncio.run(rounds)), flush=True)
         finally:
             run.stop()
 

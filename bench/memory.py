@@ -9,16 +9,16 @@ from statistics import median
 from cli.processes.child import family
 from embedded.java import find_java
 
+# The parts of a coordinator.
 DRIVER, JVM, WORKERS, REPLICA = "driver", "Spark's JVM", "Python workers", "replica"
 JCMD_TIMEOUT_S = 60.0
 MIB = 1024 * 1024
 
 
 def memory_bytes(pids: Sequence[int]) -> int:
-    """Return the resident memory of these processes that no file backs. A page that n of them share counts
-    1/n.
+    """Return the resident anonymous memory of these processes. A page that n processes share counts 1/n.
 
-    Pages of programs and libraries are not counted, because others use the same files.
+    Pages of programs and libraries do not count, because other processes use the same files.
     """
     total_kib = 0
     for pid in pids:
@@ -29,7 +29,7 @@ def memory_bytes(pids: Sequence[int]) -> int:
 
 
 def parts_of(coordinator: int) -> dict[str, list[int]]:
-    """Return the processes of a coordinator by their part. In `local` mode the executor is in Spark's JVM."""
+    """Return the ids of a coordinator's processes by part. In `local` mode Spark's JVM is the executor."""
     parts: dict[str, list[int]] = {DRIVER: [coordinator], JVM: [], WORKERS: [], REPLICA: []}
     for pid in family(coordinator)[1:]:
         with suppress(OSError):
@@ -44,29 +44,25 @@ def _part_of(command_line: bytes) -> str:
 
 
 def heap_after_collection_bytes(jvm: int) -> int | None:
-    """Return the heap that is in use after a full collection, which this causes, or None if this Java has no
-    jcmd.
-    """
+    """Collect all garbage of a JVM. Return the heap still in use, or None if this Java has no jcmd."""
     jcmd, jstat = (find_java().with_name(tool) for tool in ("jcmd", "jstat"))
     if not (jcmd.exists() and jstat.exists()):
         return None
     _output(jcmd, str(jvm), "GC.run")
     names, values = (line.split() for line in _output(jstat, "-gc", str(jvm)).splitlines()[:2])
-    # What survives a full collection is in the old generation. The others have what is newer.
+    # OU is the use of the old generation. Objects that survive a full collection are there.
     return round(float(dict(zip(names, values, strict=True))["OU"]) * 1024)
 
 
 def growth(values: Sequence[float]) -> float:
-    """Return by how much the median of the last quarter exceeds that of the first quarter, as a part of the
-    latter.
-    """
-    quarter = max(1, len(values) // 4)
-    first, last = median(values[:quarter]), median(values[-quarter:])
+    """Return the growth from the first quarter's median to the last one's, as a fraction of the first."""
+    size = max(1, len(values) // 4)
+    first, last = median(values[:size]), median(values[-size:])
     return last / first - 1
 
 
 def _output(tool: Path, *arguments: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [str(tool), *arguments], capture_output=True, text=True, check=True, timeout=JCMD_TIMEOUT_S
     )
-    return done.stdout
+    return process.stdout

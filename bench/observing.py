@@ -1,10 +1,9 @@
-"""Measure `observe`: how fast it reads commits, and what a number of committed offsets takes.
+"""Measure `observe`: how fast it reads commits, and the memory and disk space of many committed offsets.
 
-Records of commits are written to `__consumer_offsets` of an embedded broker with 50 partitions of that topic,
-as its coordinator writes them. The first backlog has one commit of each offset. The second one has commits of
-random groups that are known by then, so it has the costs of a large state. Each backlog is read by
-`group-coordinator observe`, which is started for it. The time counts from the line "ready:" until its last
-batch is committed. Processor time is that of the same time.
+Records of commits are written to `__consumer_offsets` of an embedded broker (50 partitions), in the format of
+its coordinator. The first backlog has one commit for each partition of each group. The second has commits for
+random ones of these, and so shows the cost of a large state. A new `group-coordinator observe` reads each
+backlog. Wall time and processor time are measured from its line "ready:" until its last batch is committed.
 """
 
 import argparse
@@ -38,18 +37,16 @@ from kafka_why.topic_reader import TopicReader
 SOURCE_PARTITIONS = 50
 START_TIMEOUT_S = 180.0
 TOPIC = "orders"
-# The only client that brokers let write to their internal topics.
+# The only client id that may write to a broker's internal topics.
 INTERNAL_CLIENT = "__admin_client"
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_IN_QUEUE = 100_000
+_QUEUED_RECORDS = 100_000
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """The cost of one backlog: seconds, and the processor time of each part of the observer and of the
-    broker.
-    """
+    """The cost of one backlog: wall time, and processor time of the observer's processes and the broker."""
 
     records: int
     batches: int
@@ -67,31 +64,31 @@ class Backlog:
 
 
 def main() -> None:
-    """Fill, observe and print the tables."""
+    """Write and observe the backlogs, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m bench.observing", description=__doc__)
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--offsets", type=int, default=100, help="committed offsets of each group")
     parser.add_argument("--more", type=int, default=1_000_000, help="commits of the second backlog; 0: none")
     parser.add_argument("--option", action="append", default=[], help="of observe, as --option=--shards=8")
-    given = parser.parse_args()
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     settings = {"offsets.topic.num.partitions": str(SOURCE_PARTITIONS)}
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name,
         EmbeddedBroker(Path(name) / "broker", overrides=settings) as broker,
     ):
-        bench = Bench(broker, Path(name), given.option)
-        groups = [f"group-{number:06}" for number in range(given.groups)]
-        each_once = ((group, n) for group in groups for n in range(given.offsets))
-        print(bench.caught_up("a backlog of new offsets", each_once), flush=True)
-        if given.more:
+        bench = ObserverBench(broker, Path(name), args.option)
+        groups = [f"group-{number:06}" for number in range(args.groups)]
+        each_once = ((group, n) for group in groups for n in range(args.offsets))
+        print(bench.measure_backlog("a backlog of new offsets", each_once), flush=True)
+        if args.more:
             dice = random.Random(1)
-            known = ((dice.choice(groups), dice.randrange(given.offsets)) for _ in range(given.more))
-            print(bench.caught_up("a backlog of known offsets", known), flush=True)
+            committed_again = ((dice.choice(groups), dice.randrange(args.offsets)) for _ in range(args.more))
+            print(bench.measure_backlog("a backlog of known offsets", committed_again), flush=True)
 
 
-class Bench:
-    """A broker with a coordinator's topic, and an observer's data folder."""
+class ObserverBench:
+    """A broker whose offsets topic an observer reads, and the observer's data folder."""
 
     def __init__(self, broker: EmbeddedBroker, folder: Path, options: list[str]) -> None:
         self._broker = broker
@@ -102,25 +99,25 @@ class Bench:
         self._value = self._first_commit()
 
     def _first_commit(self) -> bytes:
-        """Commit an offset, which makes the topic. Returns the value that the coordinator has written."""
+        """Commit an offset, which creates the offsets topic. Return the value of the commit's record."""
         with closing(kafka_clients.admin(self._broker.client_config)) as admin:
-            made = {"num_partitions": 1, "replication_factor": 1, "configs": {}}
-            admin.create_topics({TOPIC: made}, wait_for_metadata=True)
+            new_topic = {"num_partitions": 1, "replication_factor": 1, "configs": {}}
+            admin.create_topics({TOPIC: new_topic}, wait_for_metadata=True)
         with closing(Consumer({"bootstrap.servers": self._servers, "group.id": "first"})) as consumer:
             _commit(consumer, TopicPartition(TOPIC, 0, 1))
         with TopicReader(self._broker.client_config) as reader:
-            found = {record.key: record.value for record in reader.read_all(SOURCE)}
-        value: bytes = found[key_of("first", 0)]
+            value_of = {record.key: record.value for record in reader.read_all(SOURCE)}
+        value: bytes = value_of[key_of("first", 0)]
         return value
 
-    def caught_up(self, name: str, commits: Iterable[tuple[str, int]]) -> str:
+    def measure_backlog(self, name: str, commits: Iterable[tuple[str, int]]) -> str:
         """Write these commits, let an observer read them, and return the table."""
         say(f"{name}: writing it")
-        ends, written = self._fill(commits)
+        ends, written = self._write(commits)
         say(f"{name}: {written:,} records; starting the observer")
         with Children(self._folder) as children:
             child = self._start(children)
-            backlog = self._wait(child, ends, written)
+            backlog = self._wait_until_read(child, ends, written)
             memory = {part: memory_bytes(pids) / MIB for part, pids in parts_of(child.pid).items()}
             child.stop()
         lines = [name, *backlog.lines()]
@@ -133,26 +130,27 @@ class Bench:
     def _data(self) -> Path:
         return self._folder / "data" / "observer"
 
-    def _fill(self, commits: Iterable[tuple[str, int]]) -> tuple[dict[int, int], int]:
-        """Write commits of (group, partition). Returns the ends of the topic's partitions, and how many."""
+    def _write(self, commits: Iterable[tuple[str, int]]) -> tuple[dict[int, int], int]:
+        """Write commits of (group, partition). Return the topic's log ends, and the number of commits."""
         settings = {
             "bootstrap.servers": self._servers,
             "client.id": INTERNAL_CLIENT,
             "linger.ms": 50,
             "batch.size": 1_000_000,
-            "queue.buffering.max.messages": 2 * _IN_QUEUE,
+            "queue.buffering.max.messages": 2 * _QUEUED_RECORDS,
         }
+        # The value is the version (2 bytes), the offset (8), and the rest. Each record has another offset.
         producer, written, prefix, suffix = Producer(settings), 0, self._value[:2], self._value[10:]
-        rest = iter(commits)
-        while some := list(islice(rest, _IN_QUEUE)):
-            for group, number in some:
+        remaining = iter(commits)
+        while chunk := list(islice(remaining, _QUEUED_RECORDS)):
+            for group, number in chunk:
                 written += 1
                 value = prefix + written.to_bytes(8) + suffix
                 producer.produce(SOURCE, value, key_of(group, number), coordinator_partition(group))
             producer.flush()
         with closing(Consumer({"bootstrap.servers": self._servers, "group.id": "ends"})) as consumer:
-            asked = [TopicPartition(SOURCE, p) for p in range(SOURCE_PARTITIONS)]
-            return {p.partition: consumer.get_watermark_offsets(p)[1] for p in asked}, written
+            partitions = [TopicPartition(SOURCE, p) for p in range(SOURCE_PARTITIONS)]
+            return {p.partition: consumer.get_watermark_offsets(p)[1] for p in partitions}, written
 
     def _start(self, children: Children) -> Child:
         self._starts += 1
@@ -161,25 +159,28 @@ class Bench:
         child.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
         return child
 
-    def _wait(self, child: Child, ends: dict[int, int], records: int) -> Backlog:
-        """Wait until all is read, and show the observer's lines of progress."""
-        files, began_s, first = LocalFiles(self._data), time.monotonic(), None
-        before = self._processor_s(child)
-        shown = ""
+    def _wait_until_read(self, child: Child, ends: dict[int, int], records: int) -> Backlog:
+        """Wait until the observer has read up to `ends`, and repeat its progress lines."""
+        files, began_s, first_batch = LocalFiles(self._data), time.monotonic(), None
+        used_before = self._processor_s(child)
+        last_shown = ""
         while True:
             batch = last_batch(files, "commits")
-            first = batch if first is None else first
+            first_batch = batch if first_batch is None else first_batch
             if batch >= 0 and planned_ends(files, batch).get(SOURCE) == ends:
                 break
-            shown = self._show(child, shown)
+            last_shown = self._report_progress(child, last_shown)
             if not child.is_running:
                 raise child.failure("it ended")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         wall_s = time.monotonic() - began_s
-        used = {part: seconds - before.get(part, 0.0) for part, seconds in self._processor_s(child).items()}
-        return Backlog(records, batch - first, wall_s, used)
+        used = {
+            part: seconds - used_before.get(part, 0.0) for part, seconds in self._processor_s(child).items()
+        }
+        return Backlog(records, batch - first_batch, wall_s, used)
 
     def _processor_s(self, child: Child) -> dict[str, float]:
+        """Return the processor time so far of each part of the observer, and of the broker."""
         used = {}
         for part, pids in parts_of(child.pid).items():
             if pids:
@@ -187,16 +188,17 @@ class Bench:
         assert self._broker.pid is not None
         return used | {"broker": own_cpu_s(self._broker.pid)}
 
-    def _show(self, child: Child, shown: str) -> str:
+    def _report_progress(self, child: Child, last_shown: str) -> str:
+        """Print the newest progress line of the observer if it is new. Return the last one printed."""
         lines = [line for line in child.log_path.read_text().splitlines() if " to read" in line]
-        if lines and lines[-1] != shown:
+        if lines and lines[-1] != last_shown:
             say(f"  {lines[-1]}")
             return lines[-1]
-        return shown
+        return last_shown
 
 
 def own_cpu_s(pid: int) -> float:
-    """Return the processor time of a process so far, with that of its children that have ended."""
+    """Return the processor time of a process so far, including its children that have ended."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(ticks) for ticks in fields[11:15]) / _CLOCK_TICKS_PER_S
@@ -204,22 +206,23 @@ def own_cpu_s(pid: int) -> float:
 
 
 def _commit(consumer: Consumer, offset: TopicPartition) -> None:
-    """Commit, as soon as the coordinator has made its topic."""
-    give_up_s = time.monotonic() + START_TIMEOUT_S
+    """Commit as soon as the coordinator has created its topic."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
             consumer.commit(offsets=[offset], asynchronous=False)
             return
         except KafkaException:
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > deadline_s:
                 raise
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 @cache
 def coordinator_partition(group: str) -> int:
-    """Return the partition of the coordinator's topic with this group: GroupCoordinatorService.partitionFor.
-    Its id is of ASCII.
+    """Return the partition of the offsets topic for a group with an ASCII id.
+
+    Source: GroupCoordinatorService.partitionFor.
     """
     number = 0
     for character in group:  # String.hashCode

@@ -1,6 +1,6 @@
-"""docs/benchmarks.md: its generated blocks, the pictures, and the results they are made from.
+"""docs/benchmarks.md: its generated blocks, its pictures, and the results from which both are generated.
 
-A block stands between the lines `<!-- begin NAME -->` and `<!-- end NAME -->`. Everything else of the page is
+A block is between the lines `<!-- begin NAME -->` and `<!-- end NAME -->`. Everything else of the page is
 written by hand and stays.
 """
 
@@ -32,9 +32,9 @@ def write_page(measured: Sequence[Measured]) -> None:
 
 
 def blocks(measured: Sequence[Measured]) -> dict[str, str]:
-    """Return the content of each block: `lines` has all figures with a line, and each row its own."""
-    with_lines = [figure for row in measured for figure in row.figures if figure.line is not None]
-    content = {"lines": f"{markdown_table(with_lines)}\n\n{_circumstances(measured)}"}
+    """Return the content of the blocks: one with all figures that have a limit, and one for each row."""
+    limited = [figure for row in measured for figure in row.figures if figure.required is not None]
+    content = {"lines": f"{markdown_table(limited)}\n\n{_circumstances(measured)}"}
     for row in measured:
         parts = [markdown_table(row.figures)]
         if row.table:
@@ -47,7 +47,7 @@ def blocks(measured: Sequence[Measured]) -> dict[str, str]:
 
 
 def filled(page: str, content: Mapping[str, str]) -> str:
-    """Return the page with this content in its blocks. Blocks without new content stay. Raises KeyError."""
+    """Return the page with new content in its blocks. Raises KeyError if it lacks a block of `content`."""
     if missing := content.keys() - set(_BLOCK.findall(page)):
         raise KeyError(f"the page has no block for {', '.join(sorted(missing))}")
 

@@ -1,12 +1,10 @@
-"""The times that a reader meets in a real browser, in milliseconds of wall time as the browser
-measures them.
-"""
+"""The times that a reader of the page experiences, in milliseconds as a real browser measures them."""
 
 from typing import Any, NamedTuple
 
 from selenium.webdriver import Chrome
 
-_OPENED = """
+_TIMES_IF_OPENED = """
 const pages = performance.getEntriesByType("navigation");
 const [paint] = performance.getEntriesByName("first-contentful-paint");
 if (!paint || !pages[0].loadEventEnd) return null;
@@ -14,7 +12,7 @@ const sent = [...pages, ...performance.getEntriesByType("resource")].map((one) =
 return [Math.max(paint.startTime, pages[0].loadEventEnd), sent.reduce((sum, one) => sum + one)];
 """
 
-# After a frame's callbacks the browser draws it, and only then delivers the message.
+# A browser draws a frame after the frame's callbacks, and delivers the message only then.
 _WATCH_DRAG = """
 const range = () => {
   const {from, to} = document.querySelector("svg.timeline").dataset;
@@ -34,7 +32,7 @@ const box = document.querySelector("svg.timeline").getBoundingClientRect();
 return [box.left, box.top, box.width];
 """
 
-_ANSWERED = """
+_WAIT_FOR_EXACT_PICTURE = """
 const done = arguments[0];
 const look = () => {
   if (document.querySelector("svg.timeline[aria-busy]")) requestAnimationFrame(look);
@@ -60,17 +58,18 @@ window.seen = new Promise((done) => {
 
 
 class Opened(NamedTuple):
-    """A page that was opened: the time from the request to its first picture with all of its content, and
-    the bytes that came with it, of its own files too.
+    """A page that was opened: the time from the request until all content is drawn, and the bytes received,
+    including its scripts and styles.
     """
 
     ms: float
-    sent_bytes: int
+    received_bytes: int
 
 
 class Dragged(NamedTuple):
-    """A drag: the time from the end of the drag to the changed picture, and the times that the picture showed
-    before and after. `is_exact`: that picture was already the server's.
+    """A drag: the time from its end to the changed picture, and the picture's time ranges before and after.
+
+    The page first stretches the picture itself. `is_exact` is True if the picture was already the server's.
     """
 
     ms: float
@@ -79,43 +78,43 @@ class Dragged(NamedTuple):
     is_exact: bool
 
 
-def opened(driver: Chrome, url: str) -> Opened:
+def open_page(driver: Chrome, url: str) -> Opened:
     """Open a page."""
     driver.get(url)
-    while (found := driver.execute_script(_OPENED)) is None:
-        pass  # each look is a request to the browser, which is about to draw
-    return Opened(*found)
+    while (opened := driver.execute_script(_TIMES_IF_OPENED)) is None:
+        pass  # no pause is needed: each poll is a request to the browser, which will draw soon
+    return Opened(*opened)
 
 
 def drag(driver: Chrome, begin: float, end: float, top_px: float = 25) -> Dragged:
-    """Drag over the timeline with the mouse, from one part of its width to another."""
+    """Drag over the timeline with the mouse. `begin` and `end` are fractions of its width."""
     left, top, width = driver.execute_script(_WATCH_DRAG)
-    for kind, part, buttons in (
+    for kind, fraction, buttons in (
         ("mouseMoved", begin, 0),
         ("mousePressed", begin, 1),
         ("mouseMoved", (begin + end) / 2, 1),
         ("mouseMoved", end, 1),
         ("mouseReleased", end, 0),
     ):
-        place: dict[str, Any] = {"x": left + width * part, "y": top + top_px, "button": "left"}
-        event = {"type": kind, **place, "buttons": buttons, "clickCount": 1}
+        position: dict[str, Any] = {"x": left + width * fraction, "y": top + top_px, "button": "left"}
+        event = {"type": kind, **position, "buttons": buttons, "clickCount": 1}
         driver.execute_cdp_cmd("Input.dispatchMouseEvent", event)
     ms, before, after, is_exact = driver.execute_async_script("window.dragged.then(arguments[0])")
     return Dragged(ms, tuple(before), tuple(after), is_exact)
 
 
-def wait_for_answer(driver: Chrome) -> float:
-    """Return the time from the end of the drag until the picture is the server's. Waits for it."""
-    ms: float = driver.execute_async_script(_ANSWERED)
+def wait_for_exact_picture(driver: Chrome) -> float:
+    """Wait until the server's picture is shown. Return the ms since the end of the drag."""
+    ms: float = driver.execute_async_script(_WAIT_FOR_EXACT_PICTURE)
     return ms
 
 
-def watch(driver: Chrome, selector: str, text: str) -> None:
-    """Begin to look for an element with a text."""
+def watch_for_text(driver: Chrome, selector: str, text: str) -> None:
+    """Start watching for an element with a text."""
     driver.execute_script(_WATCH_TEXT, selector, text)
 
 
 def seen_ms(driver: Chrome) -> float:
-    """Return when the page had what is watched, in milliseconds since the epoch. Waits for it."""
-    found: float = driver.execute_async_script("window.seen.then(arguments[0])")
-    return found
+    """Wait until the watched text is there. Return when it appeared, in milliseconds since the epoch."""
+    at_ms: float = driver.execute_async_script("window.seen.then(arguments[0])")
+    return at_ms

@@ -1,7 +1,7 @@
 """The cost of the page for a large group, and for many groups: `python -m bench.page_cost`.
 
-Records come from memory: the way from the brokers is not in the figures. Requests pass the whole application,
-with its gzip, but no socket. Times are milliseconds of the request, and of the processor meanwhile.
+Records come from memory, so reading them from brokers is not in the figures. Requests pass through the whole
+application including gzip, but through no socket. Wall time and processor time are in milliseconds.
 """
 
 import argparse
@@ -52,11 +52,12 @@ HOST = "localhost"
 DRAGS = 5
 SMALL_RESTARTS = 3
 LAYOUT = TopicLayout.named("bench")
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An answer: milliseconds of the request and of the processor, the bytes that were sent, and the text."""
+class PageAnswer:
+    """A response: wall time and processor time in milliseconds, the bytes that were sent, and the text."""
 
     ms: float
     cpu_ms: float
@@ -65,9 +66,7 @@ class Answer:
 
 
 class MemoryLog:
-    """A group's records on the events topic: a `kafka_why.why.history.GroupLog`, with offsets from
-    0.
-    """
+    """A group's records on the events topic, as a `kafka_why.why.history.GroupLog` with offsets from 0."""
 
     def __init__(self, records: Sequence[tuple[int, bytes]]) -> None:
         self._records = records
@@ -86,7 +85,7 @@ class MemoryLog:
         return None
 
 
-class Bench:
+class InMemoryPage:
     """A page over records in memory."""
 
     def __init__(self, log: MemoryLog, now_ms: int) -> None:
@@ -117,20 +116,19 @@ class Bench:
         return app(self._sources, access)
 
     def apply(self, records: Iterable[Record]) -> None:
-        """Read all that is on the topics."""
+        """Apply these records, which are the whole content of the topics."""
         for record in records:
             self.fleet.apply(record.topic, record.key, record.value, self.now_ms)
-        self.fleet.complete()
+        self.fleet.mark_complete()
 
     def _read(self, _: str, since_ms: int) -> History:
-        part = entries_since(self._log, since_ms)
-        return part
+        return entries_since(self._log, since_ms)
 
-    def get(self, path: str, **query: object) -> Answer:
-        """Ask the application once."""
+    def get(self, path: str, **query: object) -> PageAnswer:
+        """Send one request to the application."""
         return asyncio.run(self._get(path, query))
 
-    async def _get(self, path: str, query: dict[str, object]) -> Answer:
+    async def _get(self, path: str, query: dict[str, object]) -> PageAnswer:
         bodies: list[bytes] = []
         scope = {
             "type": "http",
@@ -148,12 +146,13 @@ class Bench:
         async def send(message: MutableMapping[str, Any]) -> None:
             bodies.append(message.get("body", b""))
 
-        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
         await self._app(scope, receive, send)
-        ms, cpu_ms = (time.perf_counter() - wall_s) * 1000, (time.process_time() - cpu_s) * 1000
+        ms = (time.perf_counter() - began_s) * 1000
+        cpu_ms = (time.process_time() - began_cpu_s) * 1000
         sent = b"".join(bodies)
-        text = gzip.decompress(sent) if sent[:2] == b"\x1f\x8b" else sent
-        return Answer(ms, cpu_ms, len(sent), text.decode())
+        text = gzip.decompress(sent) if sent.startswith(_GZIP_MAGIC) else sent
+        return PageAnswer(ms, cpu_ms, len(sent), text.decode())
 
 
 def main() -> None:
@@ -161,61 +160,64 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.page_cost", description=__doc__)
     parser.add_argument("--assignor", choices=sorted(ASSIGNORS), default=StickyAssignor.name)
     parser.add_argument("--restarts", type=int, default=RESTARTS, help="each is two rebalances")
-    options = parser.parse_args()
+    args = parser.parse_args()
     print(f"{'':44}{'ms':>8}{'cpu ms':>8}{'kB sent':>9}{'kB':>9}")
-    for name, answer in (*_of_large_group(options.assignor, options.restarts), *_of_many_groups()):
+    for name, answer in (*_of_large_group(args.assignor, args.restarts), *_of_many_groups()):
         sizes = (
             f"{answer.sent_bytes / 1000:9.0f}{len(answer.text.encode()) / 1000:7.0f}" if answer.text else ""
         )
         print(f"{name:44}{answer.ms:8.0f}{answer.cpu_ms:8.0f}{sizes}", flush=True)
-    os._exit(0)  # threads that would make an analysis again are of no use
+    os._exit(0)  # without waiting for threads that repeat an analysis
 
 
-def bench_of(group: RestartedGroup) -> Bench:
+def page_of(group: RestartedGroup) -> InMemoryPage:
     """Return a page over the records of a large group, a moment after its last entry."""
     entries = list(entries_of(group.history, LAYOUT))
     now_ms = entries[-1].at_ms + PAUSE_MS
-    bench = Bench(MemoryLog([(record.at_ms, record.value) for record in entries]), now_ms)
-    bench.apply((*offsets_of_large_group(LAYOUT, now_ms), view_record(group, LAYOUT, now_ms), *entries))
-    return bench
+    page = InMemoryPage(MemoryLog([(record.at_ms, record.value) for record in entries]), now_ms)
+    page.apply((*offsets_of_large_group(LAYOUT, now_ms), view_record(group, LAYOUT, now_ms), *entries))
+    return page
 
 
-def _of_large_group(assignor: str, restarts: int) -> Iterator[tuple[str, Answer]]:
+def _of_large_group(assignor: str, restarts: int) -> Iterator[tuple[str, PageAnswer]]:
     group = large_group(assignor, restarts, BEGIN_MS)
-    bench = bench_of(group)
-    now_ms = bench.now_ms
-    began = time.perf_counter(), time.process_time()
-    first = bench.get("/group", id=GROUP_ID)
+    page = page_of(group)
+    now_ms = page.now_ms
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    first = page.get("/group", id=GROUP_ID)
     yield f"open, {len(group.history):,} entries: the last {_rebalances(first)} rebalances", first
-    whole = bench.get("/api/group", id=GROUP_ID)
-    ms, cpu_ms = (time.perf_counter() - began[0]) * 1000, (time.process_time() - began[1]) * 1000
-    yield "from there until the whole of it is there", Answer(ms, cpu_ms, 0, "")
-    yield "the same as JSON", whole
-    yield "open again", bench.get("/group", id=GROUP_ID)
+    as_json = page.get("/api/group", id=GROUP_ID)
+    ms = (time.perf_counter() - began_s) * 1000
+    cpu_ms = (time.process_time() - began_cpu_s) * 1000
+    yield "from there until the whole of it is there", PageAnswer(ms, cpu_ms, 0, "")
+    yield "the same as JSON", as_json
+    yield "open again", page.get("/group", id=GROUP_ID)
     for part in range(DRAGS):
         from_ms, to_ms = now_ms - 3_000_000 + part * 60_000, now_ms - 600_000
-        dragged = bench.get("/group", **{"id": GROUP_ID, "from": from_ms, "to": to_ms, "part": "time"})
+        dragged = page.get("/group", **{"id": GROUP_ID, "from": from_ms, "to": to_ms, "part": "time"})
         yield f"drag {part + 1}", dragged
-    newer = replace(group.history[-1], seq=group.history[-1].seq + 1)
-    bench.fleet.apply(LAYOUT.events_topic, None, encode(newer), now_ms)
-    yield "live, after an entry came", bench.get("/group", id=GROUP_ID)
+    new_entry = replace(group.history[-1], seq=group.history[-1].seq + 1)
+    page.fleet.apply(LAYOUT.events_topic, None, encode(new_entry), now_ms)
+    yield "live, after an entry came", page.get("/group", id=GROUP_ID)
 
 
-def _rebalances(answer: Answer) -> int:
+def _rebalances(answer: PageAnswer) -> int:
+    """Return the number of rebalances that the page draws."""
     return len(re.findall(r'class="band"', answer.text))
 
 
-def _of_many_groups() -> Iterator[tuple[str, Answer]]:
+def _of_many_groups() -> Iterator[tuple[str, PageAnswer]]:
     records = list(many_groups(small_group(SMALL_RESTARTS, BEGIN_MS), LAYOUT))
     now_ms = max(record.at_ms for record in records) + PAUSE_MS
-    bench = Bench(MemoryLog([]), now_ms)
-    bench.apply(records)
-    wall_s, cpu_s = time.perf_counter(), time.process_time()
-    bench.lines = bench.overview.lines(now_ms)
-    ms, cpu_ms = (time.perf_counter() - wall_s) * 1000, (time.process_time() - cpu_s) * 1000
-    yield f"lines of {GROUPS:,} groups, in the background", Answer(ms, cpu_ms, 0, "")
-    yield f"the first page of {GROUPS:,} groups", bench.get("/")
-    yield "the same again", bench.get("/")
+    page = InMemoryPage(MemoryLog([]), now_ms)
+    page.apply(records)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    page.lines = page.overview.lines(now_ms)
+    ms = (time.perf_counter() - began_s) * 1000
+    cpu_ms = (time.process_time() - began_cpu_s) * 1000
+    yield f"lines of {GROUPS:,} groups, in the background", PageAnswer(ms, cpu_ms, 0, "")
+    yield f"the first page of {GROUPS:,} groups", page.get("/")
+    yield "the same again", page.get("/")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The history of a large group, made by the core: its clients are started again one after the other."""
+"""The history of a large group whose clients are restarted one after the other, computed by the core."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,14 +31,14 @@ from state.timeline import Row, Timeline
 GROUP_ID = "group"
 TOPICS = 10
 TIMEOUT_MS = 1_800_000
-"""Of sessions and rebalances, the longest that is allowed: nobody sends heartbeats."""
+"""Session and rebalance timeout: the longest that is allowed, because nobody sends heartbeats."""
 INITIAL_DELAY_MS = 10_000
 REJOIN_MS = 3_000
-"""How long after the beginning of a rebalance the members join again, one each millisecond."""
+"""The time from the start of a rebalance until the members join again, one each millisecond."""
 
 
 class RestartedGroup:
-    """A group of the classic protocol with an eager assignor. `history` are its entries so far.
+    """A classic group with an eager assignor. `history` has its entries so far.
 
     Each restart of a client is two rebalances: a member leaves, and its client joins as another member.
     """
@@ -65,23 +65,23 @@ class RestartedGroup:
         return group
 
     def restart(self, pause_ms: int) -> None:
-        """Let the first member leave, and come back `pause_ms` later. It takes twice as long."""
-        back_ms = self._now_ms + pause_ms
+        """Let the first member leave, and its client join `pause_ms` later. Takes twice `pause_ms`."""
+        return_ms = self._now_ms + pause_ms
         client_id = self.leave()
-        self._now_ms = back_ms
+        self._now_ms = return_ms
         self._join("", client_id)
         self._join_again()
-        self._now_ms = back_ms + pause_ms
+        self._now_ms = return_ms + pause_ms
 
     def leave(self) -> str:
         """Let the first member leave, and the others join again. Return its client id."""
-        gone = self._members[0]
-        self._apply(LeaveGroup(**self._of_request(4), members=[LeavingMember(gone.member_id)]))
+        leaver = self._members[0]
+        self._apply(LeaveGroup(**self._common_fields(4), members=[LeavingMember(leaver.member_id)]))
         self._join_again()
-        return gone.client_id
+        return leaver.client_id
 
     def wait_until(self, at_ms: int) -> None:
-        """Let time pass, in which nothing happens."""
+        """Let time pass until `at_ms`."""
         self._now_ms = max(self._now_ms, at_ms)
 
     @property
@@ -91,7 +91,8 @@ class RestartedGroup:
     def _join_again(self) -> None:
         self._now_ms += REJOIN_MS
         for member in self._members:
-            if member.parked_join is None:
+            has_joined = member.parked_join is not None
+            if not has_joined:
                 self._join(member.member_id, member.client_id)
         self._sync()
 
@@ -99,7 +100,7 @@ class RestartedGroup:
         metadata = encode_subscription(Subscription(tuple(self._topics)), version=1)
         self._apply(
             JoinGroup(
-                **self._of_request(3),
+                **self._common_fields(3),
                 client_id=client_id,
                 client_host="/10.0.0.1",
                 session_timeout_ms=TIMEOUT_MS,
@@ -119,7 +120,7 @@ class RestartedGroup:
             is_leader = member.member_id == group.leader_id
             self._apply(
                 SyncGroup(
-                    **self._of_request(3),
+                    **self._common_fields(3),
                     generation_id=group.generation,
                     member_id=member.member_id,
                     assignments=self._assign() if is_leader else [],
@@ -141,7 +142,7 @@ class RestartedGroup:
             for member_id, partitions in self._held.items()
         ]
 
-    def _of_request(self, api_version: int) -> dict[str, Any]:
+    def _common_fields(self, api_version: int) -> dict[str, Any]:
         common = {"group_id": GROUP_ID, "correlation_id": "c", "reply_partition": 0}
         return common | {"api_version": api_version}
 

@@ -17,11 +17,11 @@ from state.kafka.protocols import view_of
 
 MEMBERS, PARTITIONS, RESTARTS = 500, 5_000, 100
 PAUSE_MS = 15_000
-"""Between two rebalances: all of them are within an hour."""
+"""The time between two rebalances. With it, all rebalances are within an hour."""
 GROUPS = 2_000
 SMALL_MEMBERS, SMALL_PARTITIONS = 10, 100
 ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
-    {one.name: one for one in (StickyAssignor(), RangeAssignor())}
+    {assignor.name: assignor for assignor in (StickyAssignor(), RangeAssignor())}
 )
 
 
@@ -48,13 +48,13 @@ def view_record(group: RestartedGroup, layout: TopicLayout, at_ms: int) -> Recor
 
 
 def entries_of(history: Iterable[HistoryEntry], layout: TopicLayout) -> Iterator[Record]:
-    """Yield the entries of histories."""
+    """Yield the records of history entries on the events topic."""
     for entry in history:
         yield Record(layout.events_topic, entry.group_id.encode(), encode(entry), entry.at_ms)
 
 
 def offsets_of_large_group(layout: TopicLayout, at_ms: int) -> Iterator[Record]:
-    """Yield a committed offset of each partition."""
+    """Yield a record with a committed offset for each partition of the large group."""
     for topic in range(TOPICS):
         for partition in range(PARTITIONS // TOPICS):
             committed = CommittedOffset(
@@ -74,25 +74,25 @@ def offsets_of_large_group(layout: TopicLayout, at_ms: int) -> Iterator[Record]:
 
 
 def small_group(restarts: int, begin_ms: int) -> RestartedGroup:
-    """Return a group of ten members, of which some were restarted."""
+    """Return a group of SMALL_MEMBERS members, after `restarts` restarts of clients."""
     group = RestartedGroup(ASSIGNORS[StickyAssignor.name], SMALL_MEMBERS, SMALL_PARTITIONS, begin_ms)
     for _ in range(restarts):
         group.restart(PAUSE_MS)
     return group
 
 
-def named(group: RestartedGroup, group_id: str, layout: TopicLayout, first: int = 0) -> Iterator[Record]:
-    """Yield the view and the history of a group, from entry `first` on, with another name."""
+def renamed(group: RestartedGroup, group_id: str, layout: TopicLayout, first: int = 0) -> Iterator[Record]:
+    """Yield the view and the history of a group, from entry `first` on, with another group id."""
     view = replace(view_of(group.group), group_id=group_id)
     yield Record(layout.groups_topic, group_id.encode(), encode(view), group.history[-1].at_ms)
-    yield from entries_of((replace(one, group_id=group_id) for one in group.history[first:]), layout)
+    yield from entries_of((replace(entry, group_id=group_id) for entry in group.history[first:]), layout)
 
 
 def many_groups(group: RestartedGroup, layout: TopicLayout) -> Iterator[Record]:
-    """Return GROUPS groups with the history of this one."""
+    """Yield the records of GROUPS groups with the history of this one."""
     for number in range(GROUPS):
-        yield from named(group, many_name(number), layout)
+        yield from renamed(group, small_group_name(number), layout)
 
 
-def many_name(number: int) -> str:
+def small_group_name(number: int) -> str:
     return f"group-{number:04}"

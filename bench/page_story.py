@@ -1,4 +1,4 @@
-"""A real run for the pictures and the first look at the page, with consumers that can be killed."""
+"""The parts of a real run for the pictures of the docs: killable consumers, a producer, and pages."""
 
 import json
 import subprocess
@@ -40,14 +40,14 @@ while True:
 
 
 def observing(stack: ExitStack, folder: Path, servers: str, *options: str) -> str:
-    """Start an observer with these options, and the page of its topics. Returns the page's address."""
-    named = ("--bootstrap-servers", servers)
+    """Start an observer with these options, and a page of its topics. Return the page's address."""
+    at_broker = ("--bootstrap-servers", servers)
     observe = Child(
-        "observe", ["observe", *named, "--data-dir", str(folder), *options], folder / "observe.log"
+        "observe", ["observe", *at_broker, "--data-dir", str(folder), *options], folder / "observe.log"
     )
     stack.callback(observe.stop)
     observe.wait_for_line(lambda line: line.startswith(("ready:", "no group has joined")), START_S)
-    page = Child("page", ["page", *named, "--prefix", DEFAULT_PREFIX], folder / "page.log")
+    page = Child("page", ["page", *at_broker, "--prefix", DEFAULT_PREFIX], folder / "page.log")
     stack.callback(page.stop)
     return page.wait_for_line(lambda line: line.startswith("ready: "), START_S).removeprefix("ready: ")
 
@@ -62,19 +62,20 @@ class Page:
         return next((int(g["members"]) for g in self._groups()["groups"] if g["group_id"] == group_id), 0)
 
     def has_offsets(self, group_id: str) -> bool:
-        """Return True if a lag of the group is known, and so an offset."""
+        """Return True if the page shows a lag of the group, and so has an offset of it."""
         return any(
             g["group_id"] == group_id and g["lag_records"] is not None for g in self._groups()["groups"]
         )
 
     def unwell(self) -> set[str]:
+        """Return the ids of the groups that the page shows as unwell."""
         return {group["group_id"] for group in self._groups()["unwell"]}
 
-    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Poll until the condition holds. Raises TimeoutError."""
-        give_up_s = time.monotonic() + WAIT_S
-        while not holds():
-            if time.monotonic() > give_up_s:
+        deadline_s = time.monotonic() + WAIT_S
+        while not condition():
+            if time.monotonic() > deadline_s:
                 raise TimeoutError(f"the page does not show {what}")
             time.sleep(CLOCK_POLL_S)
 
@@ -83,12 +84,12 @@ class Page:
 
     def _json(self, path: str) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.url}api/{path}", timeout=60) as response:
-            found: dict[str, Any] = json.load(response)
-        return found
+            content: dict[str, Any] = json.load(response)
+        return content
 
 
 class Consumers:
-    """Starts consumers, each in a process of its own, which end with `stack`."""
+    """A function that starts a consumer in its own process and returns the process. `stack` ends them all."""
 
     def __init__(self, servers: str, stack: ExitStack) -> None:
         self._servers = servers
@@ -105,10 +106,10 @@ class Consumers:
 
 @contextmanager
 def producing(servers: str, topics: tuple[str, ...]) -> Iterator[None]:
-    """Make the topics, and write a record to each of their partitions twice a second."""
-    admin = AdminClient({"bootstrap.servers": servers})  # it is alive until all are made
-    made = admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics])
-    for future in made.values():
+    """Create the topics, and write a record to each partition twice a second until the block ends."""
+    admin = AdminClient({"bootstrap.servers": servers})  # referenced until all topics exist
+    creations = admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics])
+    for future in creations.values():
         future.result()
     stopping = threading.Event()
 

@@ -1,10 +1,10 @@
 """The pictures of README and docs, from real runs: `python -m bench.pictures`, which takes six minutes.
 
-A broker, the coordinator with its page, an observer with its page, and librdkafka's consumers. Of those at
-the coordinator, `billing` commits nothing, the consumer of `exports` is killed, a worker of `orders` is
-killed again and again, and `clickstream` (the consumer protocol) is well. At the broker's own coordinator,
-`shipping` commits nothing, and `emails` and `audit` are well. It waits until the pages say so, and
-photographs them. The second run is the demo's story of a RocketMQ group.
+One run is the demo's story of a RocketMQ group. The other has a broker, the coordinator with its page, an
+observer with its page, and consumers of librdkafka. At the coordinator, `billing` commits nothing, the
+consumer of `exports` is killed, a worker of `orders` is killed several times, and `clickstream` (consumer
+protocol) is healthy. At the broker's own coordinator, `shipping` commits nothing, and `emails` and `audit`
+are healthy. The screenshots are taken once the pages show this.
 """
 
 import json
@@ -23,22 +23,22 @@ from cli.demo.story import ROCKETMQ_GROUP, RocketMqDemo
 from cli.processes.child import Child, Children
 
 FOLDER = Path(__file__).parents[1] / "docs" / "plots"
-KILLED = 3
-WORKS_S = 5.0
+KILLS = 3  # of the worker of `orders`
+PAUSE_S = 5.0
 TOPICS = ("orders", "payments", "clicks", "parcels")
 
 
 class PhotographedDemo(RocketMqDemo):
-    """The demo's story, which is photographed when a client id is there twice."""
+    """The demo's story, with screenshots while two consumers have one client id."""
 
-    def look(self) -> None:
+    def on_duplicate(self) -> None:
         with Children(self.data_dir) as children, browser(self.data_dir / "browser", 1280, 720) as driver:
-            polled = children.start("polled", "page", "--namesrv", self.gateway)
-            ready = polled.wait_for_line(lambda line: line.startswith("ready: "), START_S)
+            polling_page = children.start("polled", "page", "--namesrv", self.gateway)
+            ready = polling_page.wait_for_line(lambda line: line.startswith("ready: "), START_S)
             for picture, page in (("page-rocketmq", self.page), ("page-rocketmq-polled", ready.split()[-1])):
                 driver.get(f"{page}group?{urlencode({'id': ROCKETMQ_GROUP})}")
                 while "DUPLICATE" not in driver.page_source:
-                    time.sleep(WORKS_S)
+                    time.sleep(PAUSE_S)
                     driver.refresh()
                 save(driver, picture)
 
@@ -62,25 +62,25 @@ def main() -> None:
         page = Page(ready["page"])
         start = Consumers(ready["gateway"], stack)
         start("billing", "payments", "biller-1", commits=False)
-        leaves = start("exports", "payments", "exporter-1")
+        exporter = start("exports", "payments", "exporter-1")
         page.wait_until(lambda: page.has_offsets("exports"), "an exporter's offsets")
-        leaves.send_signal(signal.SIGKILL)
+        exporter.send_signal(signal.SIGKILL)
         for number in (1, 2):
             start("clickstream", "clicks", f"clicker-{number}", protocol="consumer")
         page.wait_until(lambda: {"billing", "exports"} <= page.unwell(), "two groups that are unwell")
         for number in (1, 2):
             start("orders", "orders", f"worker-{number}")
         page.wait_until(lambda: page.members("orders") == 2, "two workers")
-        for _ in range(KILLED):
+        for _ in range(KILLS):
             victim = start("orders", "orders", "worker-3")
             page.wait_until(lambda: page.members("orders") == 3, "three workers")
-            time.sleep(WORKS_S)  # so long the worker works
+            time.sleep(PAUSE_S)
             victim.send_signal(signal.SIGKILL)
             page.wait_until(lambda: page.members("orders") == 2, "the end of the session")
         start("orders", "orders", "worker-3")
         page.wait_until(lambda: page.members("orders") == 3 and "orders" in page.unwell(), "a third")
         observed.wait_until(lambda: observed.unwell() == {"shipping"}, "a group that is unwell")
-        time.sleep(WORKS_S)
+        time.sleep(PAUSE_S)
         with browser(folder / "browser", 1280, 720) as driver:
             for picture, address in (
                 ("page-groups", page.url),
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def save(driver: Chrome, picture: str) -> None:
-    """Write what the browser shows to docs/plots, and print the file's name."""
+    """Write a screenshot to docs/plots, and print the file's name."""
     driver.save_screenshot(str(FOLDER / f"{picture}.png"))
     print(FOLDER / f"{picture}.png")
 

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogFormatter
 from bench.report import Plot, Series
 
 _COLOURS = ("#d1495b", "#2e6f9e", "#5b9279", "#c9a227", "#6b4e9b")
-_MANY = 40
+_MAX_MARKED = 40  # points; a longer line has no marker at each point
 
 
 def draw(plot: Plot, path: Path) -> None:
@@ -21,7 +21,7 @@ def draw(plot: Plot, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes: Axes = figure.add_subplot()
     for series, colour in zip(plot.series, _COLOURS, strict=False):
-        marker = "" if len(series.x) > _MANY else "o"
+        marker = "" if len(series.x) > _MAX_MARKED else "o"
         axes.plot(series.x, series.y, color=colour, marker=marker, markersize=4, label=series.name)
         if plot.guide:
             axes.plot(series.x, n_log_n(series), color=colour, linestyle=":", linewidth=1)
@@ -48,6 +48,6 @@ def draw(plot: Plot, path: Path) -> None:
 
 
 def n_log_n(series: Series) -> Sequence[float]:
-    """Return n log n through the last point of a series. A series that lies above it grows more slowly."""
-    last = series.x[-1] * math.log(series.x[-1])
-    return [series.y[-1] * x * math.log(x) / last for x in series.x]
+    """Return n log n through the last point of a series. A series that is above it grows more slowly."""
+    last_n_log_n = series.x[-1] * math.log(series.x[-1])
+    return [series.y[-1] * x * math.log(x) / last_n_log_n for x in series.x]

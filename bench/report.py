@@ -1,17 +1,17 @@
-"""Figures with their lines and goals, the tables of them, and their JSON."""
+"""Figures with their limits, their tables, and their JSON."""
 
 import sys
 from collections.abc import Iterable, Sequence
 from statistics import median
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 _DIGITS = 3
 
 
 class Limit(Struct, frozen=True, omit_defaults=True):
-    """A bound of a figure, in its unit, or of its ratio to the figure beside it."""
+    """A bound for a figure's median, in its unit, or with `of_ratio` for its ratio to the other system's."""
 
     amount: float
     at_least: bool = False
@@ -35,17 +35,19 @@ def ratio_at_least(amount: float) -> Limit:
 
 
 class Figure(Struct, frozen=True, omit_defaults=True):
-    """A result: our values, one a repeat, and in the same unit those of the system `beside_is`, if there is
-    one. `line` is what has to be reached, `goal` what is wanted. Each is None if there is none.
+    """A result: our values in `ours`, one per repeat, and the limits for them.
+
+    If another system was measured too, `reference` has its values. A value beyond `required` is a failure.
+    `target` is the stricter limit that is aimed at. Tables and JSON call them beside, line and goal.
     """
 
     what: str
     unit: str
     ours: Sequence[float]
-    beside: Sequence[float] = ()
-    beside_is: str = ""
-    line: Limit | None = None
-    goal: Limit | None = None
+    reference: Sequence[float] = field(default=(), name="beside")
+    reference_name: str = field(default="", name="beside_is")
+    required: Limit | None = field(default=None, name="line")
+    target: Limit | None = field(default=None, name="goal")
 
     @property
     def median(self) -> float:
@@ -53,12 +55,15 @@ class Figure(Struct, frozen=True, omit_defaults=True):
 
     @property
     def ratio(self) -> float | None:
-        """Our median divided by the other system's, None without one."""
-        beside = median(self.beside) if self.beside else 0.0
-        return self.median / beside if beside else None
+        """Our median divided by the other system's, or None if only ours was measured or the other is 0."""
+        reference = median(self.reference) if self.reference else 0.0
+        return self.median / reference if reference else None
 
     def keeps(self, limit: Limit | None) -> bool | None:
-        """Return True if the figure is within the limit, None if there is none."""
+        """Return True if the figure is within the limit, or None if `limit` is None.
+
+        A figure without a ratio is not within a limit of the ratio.
+        """
         if limit is None:
             return None
         value = self.ratio if limit.of_ratio else self.median
@@ -68,22 +73,25 @@ class Figure(Struct, frozen=True, omit_defaults=True):
 
     @property
     def verdict(self) -> str:
-        """`goal` or `line` if that is reached, `NOT` if the line is not, empty without a line."""
-        if self.line is None:
+        """The stricter limit that is kept: `goal` for `target`, else `line` for `required`, else `NOT`.
+
+        Empty if no limit is required.
+        """
+        if self.required is None:
             return ""
-        if not self.keeps(self.line):
+        if not self.keeps(self.required):
             return "NOT"
-        return "goal" if self.keeps(self.goal) else "line"
+        return "goal" if self.keeps(self.target) else "line"
 
     def cells(self) -> list[str]:
-        """Return the cells of this figure's row: what, ours, beside, ratio, line, goal, verdict."""
+        """Return the cells of this figure's row, in the order of HEAD."""
         return [
             self.what,
             _values(self.ours, self.unit),
-            f"{_values(self.beside, self.unit)} ({self.beside_is})" if self.beside else "",
+            f"{_values(self.reference, self.unit)} ({self.reference_name})" if self.reference else "",
             "" if self.ratio is None else f"{number(self.ratio)}x",
-            _limit(self.line, self.unit),
-            _limit(self.goal, self.unit),
+            _limit(self.required, self.unit),
+            _limit(self.target, self.unit),
             self.verdict,
         ]
 
@@ -100,7 +108,7 @@ class Series(Struct, frozen=True):
 
 
 class Plot(Struct, frozen=True, omit_defaults=True):
-    """A picture to draw. `guide` adds the line of n log n through the last point of each series."""
+    """A plot to draw. `guide` adds a line of n log n through the last point of each series."""
 
     name: str
     title: str
@@ -113,9 +121,7 @@ class Plot(Struct, frozen=True, omit_defaults=True):
 
 
 class Measured(Struct, frozen=True, omit_defaults=True):
-    """The results of a row. `notes` are sentences about the method, with numbers of this run. `seconds` is
-    the duration.
-    """
+    """The results of a row. `notes` are sentences with numbers of this run, `seconds` is its duration."""
 
     row: str
     figures: Sequence[Figure]

@@ -33,29 +33,30 @@ VARIANTS: dict[str, dict[str, str]] = {
     "optimizing-compiler": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"},
     "serial-gc": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"},
 }
+# Rows of the table that are not the end of a stage, but processor time until the coordinator is ready.
 PROCESSOR = ("processor time: Spark", "processor time: service")
 PREFIX = "restart"
 START_TIMEOUT_S = 180.0
 
 
 def main() -> None:
-    """Restart a coordinator some times and print the table."""
+    """Restart a coordinator several times, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__)
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["as-it-is", "no-archive"])
     parser.add_argument("--groups", type=int, default=20)
-    given = parser.parse_args()
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     configure_logs()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        found = measure(Path(folder), given.variants, given.restarts, given.groups)
-    print("\n".join(table(name, restarts) for name, restarts in found.items()))
+        restarts = measure(Path(folder), args.variants, args.restarts, args.groups)
+    print("\n".join(table(name, variant_restarts) for name, variant_restarts in restarts.items()))
 
 
 def measure(
     folder: Path, variants: list[str], restarts: int, groups: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Restart the coordinator with each variant in turn. Returns the seconds of each stage, by restart."""
+    """Restart the coordinator with the variants in turns. Return the stages' seconds of each restart."""
     layout = TopicLayout.named(PREFIX)
     with EmbeddedBroker(folder / "broker") as broker:
         servers = broker.client_config
@@ -63,19 +64,19 @@ def measure(
         first = _Started(servers, folder / "coordinator", layout, {})
         first.ready()
         with TopicsClient(str(servers), PREFIX, packed=False) as client:
-            members = client.form([f"group-{i}" for i in range(groups)])
+            members = client.form_groups([f"group-{i}" for i in range(groups)])
             (heartbeat,) = client.records([heartbeat_request(members[0])])
             first.stop()
-            found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+            stages_s: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
             for i in range(restarts):
                 for name in variants:
                     say(f"restart {i + 1} of {restarts}: {name}")
-                    again = _Started(servers, folder / "coordinator", layout, VARIANTS[name])
-                    client.one(heartbeat)
-                    answered_s = time.time() - again.began_s
-                    found[name].append(again.ready() | {"answer": answered_s})
-                    again.stop()
-    return found
+                    coordinator = _Started(servers, folder / "coordinator", layout, VARIANTS[name])
+                    client.time_one(heartbeat)
+                    answered_s = time.time() - coordinator.started_s
+                    stages_s[name].append(coordinator.ready() | {"answer": answered_s})
+                    coordinator.stop()
+    return stages_s
 
 
 def table(name: str, restarts: list[dict[str, float]]) -> str:
@@ -88,18 +89,18 @@ def table(name: str, restarts: list[dict[str, float]]) -> str:
 
 
 class _Started:
-    """A coordinator in a process of its own. `began_s` is the time of the process's start."""
+    """A coordinator in a process of its own. `started_s` is the time of the process's start."""
 
     def __init__(
         self, client_config: ClientConfig, folder: Path, layout: TopicLayout, spark: dict[str, str]
     ) -> None:
         context = get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self.began_s = time.time()
-        args = (theirs, client_config, folder, layout, spark)
+        self._connection, child_end = context.Pipe()
+        self.started_s = time.time()
+        args = (child_end, client_config, folder, layout, spark)
         self._process = context.Process(target=_serve, args=args, daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
 
     def ready(self) -> dict[str, float]:
         """Wait until batches are committed. Returns the seconds from the start of the process until each
@@ -107,13 +108,14 @@ class _Started:
         """
         if not self._connection.poll(START_TIMEOUT_S):
             raise TimeoutError("the coordinator is not ready")
-        imported_s, ends_s, *processor_s = self._connection.recv()
-        imports_s = imported_s - self.began_s
-        stages = {stage: imports_s + end_s for stage, end_s in ends_s.items()}
+        imported_at_s, stage_ends_s, *processor_s = self._connection.recv()
+        imports_s = imported_at_s - self.started_s
+        # `start_times_s` counts from the construction of the coordinator, right after the imports.
+        stages = {stage: imports_s + end_s for stage, end_s in stage_ends_s.items()}
         return {"imports": imports_s} | stages | dict(zip(PROCESSOR, processor_s, strict=True))
 
     def stop(self) -> None:
-        """Stop the coordinator in order."""
+        """Stop the coordinator gracefully."""
         self._connection.close()
         self._process.join(START_TIMEOUT_S)
 
@@ -125,6 +127,8 @@ def _serve(
     layout: TopicLayout,
     spark: dict[str, str],
 ) -> None:
+    """Run a coordinator until the other end of the connection closes. Send the times of its start."""
+    # Imported here, because these imports are a stage of the start that is measured.
     from embedded.java import HOST
     from gateway.net.server import GatewayOptions
     from gateway.service import serving
@@ -134,7 +138,7 @@ def _serve(
     from streaming.service.starts import Options
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the bench, which closes the connection
-    imported_s = time.time()
+    imported_at_s = time.time()
 
     @contextmanager
     def gateway() -> Iterator[str]:
@@ -146,7 +150,7 @@ def _serve(
     with coordinator:
         coordinator.status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S)
         spark_s = cpu_s(coordinator.jvm_pid)
-        connection.send((imported_s, coordinator.start_times_s, spark_s, time.process_time()))
+        connection.send((imported_at_s, coordinator.start_times_s, spark_s, time.process_time()))
         try:
             connection.recv()
         except EOFError:

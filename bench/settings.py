@@ -1,6 +1,6 @@
-"""Compare settings of the coordinator: all variants on one broker, in turns, and each awake only in its turn.
+"""Compare settings of the coordinator: variants on one broker take turns, and are paused between their turns.
 
-Each set of variants has its own question. `--list` prints the sets and their variants.
+Each set of variants answers one question. `--list` prints the sets and their variants.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from random import Random
 from bench.load.requests import Membership, heartbeat_request
 from bench.load.topics import Record, TopicsClient
 from bench.report import say
-from bench.rows.deadlines import late_turn
+from bench.rows.deadlines import measure_lateness_s
 from bench.stats import percentile
 from bench.systems import cores_of
-from bench.variants import INITIAL_DELAY_MS, Running, Variant
+from bench.variants import INITIAL_DELAY_MS, RunningVariant, Variant
 from embedded.broker import EmbeddedBroker
 from kafka_why.cli.output import configure_logs
 from kafka_why.connections.client_config import ClientConfig
@@ -34,13 +34,14 @@ LONG_PLANS = {"spark.sql.ui.explainMode": "formatted"}
 SNAPSHOTS = {"spark.sql.streaming.stateStore.minDeltasForSnapshot": "10"}
 OPTIMIZING_COMPILER = "-XX:TieredStopAtLevel=4"
 OPTIMIZED = {"spark.driver.extraJavaOptions": OPTIMIZING_COMPILER}
-BEFORE = TCP | COMPILED | LONG_PLANS | SNAPSHOTS | OPTIMIZED
+SPARKS_DEFAULTS = TCP | COMPILED | LONG_PLANS | SNAPSHOTS | OPTIMIZED
+"""Spark's own defaults for all settings that the coordinator changes to shorten a batch."""
 
 
 def _without(*settings: dict[str, str]) -> dict[str, str]:
-    """Return Spark's own values, except for these settings."""
-    kept = {key for some in settings for key in some}
-    return {key: value for key, value in BEFORE.items() if key not in kept}
+    """Return SPARKS_DEFAULTS without these settings."""
+    left_out = {key for setting in settings for key in setting}
+    return {key: value for key, value in SPARKS_DEFAULTS.items() if key not in left_out}
 
 
 def _java(options: str) -> dict[str, str]:
@@ -53,15 +54,15 @@ def _spark(**settings: str) -> Variant:
 
 BATCH = {
     "as-it-is": Variant(),
-    "none": Variant(BEFORE, is_frozen=False),
+    "none": Variant(SPARKS_DEFAULTS, is_frozen=False),
     "only-unix-sockets": Variant(_without(TCP), is_frozen=False),
-    "only-freeze": Variant(BEFORE),
+    "only-freeze": Variant(SPARKS_DEFAULTS),
     "only-no-codegen": Variant(_without(COMPILED), is_frozen=False),
     "only-quick-compiler": Variant(_without(OPTIMIZED), is_frozen=False),
     "floor": Variant(is_floor=True),
-    "floor-none": Variant(BEFORE, is_floor=True),
+    "floor-none": Variant(SPARKS_DEFAULTS, is_floor=True),
 }
-"""The settings that make a batch short, each alone."""
+"""Each of the coordinator's settings that shorten a batch, alone."""
 
 LESS_ONE = {
     "as-it-is": Variant(),
@@ -73,7 +74,7 @@ LESS_ONE = {
     "less-rare-snapshots": Variant(SNAPSHOTS),
     "floor": Variant(is_floor=True),
 }
-"""All but one of them."""
+"""All of the coordinator's settings that shorten a batch, except one."""
 
 JVM = {
     "as-it-is": Variant(),
@@ -86,7 +87,7 @@ JVM = {
 TICKS = {f"tick-{ms}": Variant(tick_interval_ms=ms) for ms in (50, 100, 150, 200)} | {
     "floor": Variant(is_floor=True)
 }
-"""The interval of ticks, 100 ms as it is."""
+"""The interval of the coordinator's clock records, which is 100 ms by default."""
 
 IDLE = {
     "as-it-is": Variant(),
@@ -96,7 +97,7 @@ IDLE = {
     "polling-25": _spark(sql_streaming_pollingDelay="25ms"),
     "polling-50": _spark(sql_streaming_pollingDelay="50ms"),
 }
-"""What a coordinator without members costs."""
+"""The cost of a coordinator without members, with other pauses between its clock records and polls."""
 
 SETS = {"idle": IDLE, "batch": BATCH, "less-one": LESS_ONE, "jvm": JVM, "ticks": TICKS}
 VARIANTS = {name: variant for variants in SETS.values() for name, variant in variants.items()}
@@ -105,7 +106,7 @@ WARM_UP_ROUNDS = 40
 WARM_AGAIN_ROUNDS = 4
 IDLE_S = 3.0
 IDLE_TURN_S = 10.0
-# The rest begins some seconds after the start.
+# Some seconds after its start, a coordinator without members writes fewer clock records ("rest").
 IDLE_WARM_UP_S = 15.0
 IDLE_WARM_AGAIN_S = 3.0
 ROW = "{:<22}{:>14}{:>12}{:>10}{:>10}{:>10}{:>10}{:>10}{:>14}{:>12}"
@@ -113,35 +114,31 @@ STAGES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffse
 
 
 @dataclass
-class Measured:
-    """The samples of one variant: seconds from request to answer, seconds from due to answered, batches,
-    cores that Spark and the service use while a group has a member but no request comes.
-    """
+class Samples:
+    """The samples of one variant."""
 
-    took_s: list[float] = field(default_factory=list)
-    late_s: list[float] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)  # from request to answer
+    late_s: list[float] = field(default_factory=list)  # by which deadlines were late
     batches: list[BatchProgress] = field(default_factory=list)
-    cores: list[float] = field(default_factory=list)
+    cores: list[float] = field(default_factory=list)  # of Spark and the service, while members send nothing
 
 
 def compare_idle(variants: dict[str, Variant], folder: Path, turns: int) -> dict[str, tuple[float, float]]:
-    """Return the median cores that each variant without groups uses, and those that the broker uses
-    for it.
-    """
+    """Return for each variant, without groups, the median cores of the variant and of the broker."""
     cores: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with _started(variants, folder) as (broker, started):
         for turn in range(turns):
             say(f"turn {turn + 1} of {turns}")
-            for one in started:
-                with one.awake():
+            for variant in started:
+                with variant.awake():
                     time.sleep(IDLE_WARM_UP_S if turn == 0 else IDLE_WARM_AGAIN_S)
-                    with ThreadPoolExecutor() as side:
-                        brokers = side.submit(cores_of, broker.pid or 0, IDLE_TURN_S)
-                        own = cores_of(one.pid, IDLE_TURN_S)
-                    cores[one.name].append((own, brokers.result()))
+                    with ThreadPoolExecutor() as thread:
+                        brokers = thread.submit(cores_of, broker.pid or 0, IDLE_TURN_S)
+                        own = cores_of(variant.pid, IDLE_TURN_S)
+                    cores[variant.name].append((own, brokers.result()))
     return {
-        name: (percentile([own for own, _ in both], 0.5), percentile([of for _, of in both], 0.5))
-        for name, both in cores.items()
+        name: (percentile([own for own, _ in turns], 0.5), percentile([brokers for _, brokers in turns], 0.5))
+        for name, turns in cores.items()
     }
 
 
@@ -153,16 +150,16 @@ def idle_table(cores: dict[str, tuple[float, float]]) -> str:
     )
 
 
-class Compared:
+class MeasuredVariant:
     """A variant under measurement, with its client."""
 
-    def __init__(self, running: Running, variant: Variant, client_config: ClientConfig) -> None:
+    def __init__(self, running: RunningVariant, variant: Variant, client_config: ClientConfig) -> None:
         self.running = running
-        self.measured = Measured()
+        self.samples = Samples()
         self._is_floor = variant.is_floor
         self._client_config = client_config
         with running.awake(), self._client() as client:
-            member = Membership("floor", "member", 1) if self._is_floor else client.form(["single"])[0]
+            member = Membership("floor", "member", 1) if self._is_floor else client.form_groups(["single"])[0]
             (self._heartbeat,) = client.records([heartbeat_request(member)])
             one_at_a_time(client, self._heartbeat, WARM_UP_ROUNDS)
 
@@ -170,106 +167,109 @@ class Compared:
         return TopicsClient(str(self._client_config), self.running.name, packed=False)
 
     def take_turn(self, rounds: int, deadlines: int) -> None:
-        """Let the variant run, and measure it."""
+        """Let the variant run for one turn, and add its samples."""
         with self.running.awake(), self._client() as client:
             one_at_a_time(client, self._heartbeat, WARM_AGAIN_ROUNDS)
-            self.running.batches()
-            self.measured.took_s += one_at_a_time(client, self._heartbeat, rounds)
-            self.measured.batches += self.running.batches()
+            self.running.batches()  # those before the samples do not count
+            self.samples.took_s += one_at_a_time(client, self._heartbeat, rounds)
+            self.samples.batches += self.running.batches()
             if deadlines and not self._is_floor:
-                self.measured.late_s += late_turn(client, deadlines, INITIAL_DELAY_MS)
-            self.measured.cores.append(cores_of(self.running.pid, IDLE_S))
+                self.samples.late_s += measure_lateness_s(client, deadlines, INITIAL_DELAY_MS)
+            self.samples.cores.append(cores_of(self.running.pid, IDLE_S))
 
 
 def one_at_a_time(client: TopicsClient, record: Record, rounds: int) -> list[float]:
-    """Return the seconds from request to response, at random moments."""
+    """Send requests at random moments, and return the seconds from each to its response."""
     waits, took_s = Random(7), []
     for _ in range(rounds):
-        took_s.append(client.one(record))
+        took_s.append(client.time_one(record))
         time.sleep(waits.uniform(0, 0.2))
     return took_s
 
 
 def main() -> None:
     """Measure and print the table."""
-    given = _parser().parse_args()
-    if given.list:
+    args = _parser().parse_args()
+    if args.list:
         print("\n".join(f"{name}: {' '.join(variants)}" for name, variants in SETS.items()))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     configure_logs()
-    variants = dict(SETS[given.set]) if not given.variants else {n: VARIANTS[n] for n in given.variants}
+    variants = dict(SETS[args.set]) if not args.variants else {n: VARIANTS[n] for n in args.variants}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        if given.idle or variants == IDLE:
-            print(idle_table(compare_idle(variants, Path(folder), given.turns)))
+        if args.idle or variants == IDLE:
+            print(idle_table(compare_idle(variants, Path(folder), args.turns)))
         else:
-            print(table(compare(variants, Path(folder), given.turns, given.rounds, given.deadlines)))
+            print(table(compare(variants, Path(folder), args.turns, args.rounds, args.deadlines)))
 
 
 @contextmanager
-def _started(variants: dict[str, Variant], folder: Path) -> Iterator[tuple[EmbeddedBroker, list[Running]]]:
+def _started(
+    variants: dict[str, Variant], folder: Path
+) -> Iterator[tuple[EmbeddedBroker, list[RunningVariant]]]:
     """Start a broker, and all variants on it, paused."""
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
         started = []
         for name, variant in variants.items():
             say(f"starting {name}")
-            started.append(Running(name, variant, broker.client_config, folder / name))
+            started.append(RunningVariant(name, variant, broker.client_config, folder / name))
             stack.callback(started[-1].stop)
         yield broker, started
 
 
 def compare(
     variants: dict[str, Variant], folder: Path, turns: int, rounds: int, deadlines: int
-) -> dict[str, Measured]:
+) -> dict[str, Samples]:
     """Measure all variants in `turns` turns of `rounds` requests and `deadlines` deadlines each."""
     with _started(variants, folder) as (broker, started):
-        compared = [Compared(one, variants[one.name], broker.client_config) for one in started]
+        measured = [MeasuredVariant(v, variants[v.name], broker.client_config) for v in started]
         for turn in range(turns):
             say(f"turn {turn + 1} of {turns}")
-            for one in compared:
-                one.take_turn(rounds, deadlines)
-            say(table({one.running.name: one.measured for one in compared}))
-        return {one.running.name: one.measured for one in compared}
+            for variant in measured:
+                variant.take_turn(rounds, deadlines)
+            say(table({variant.running.name: variant.samples for variant in measured}))
+        return {variant.running.name: variant.samples for variant in measured}
 
 
-def table(measured: dict[str, Measured]) -> str:
-    """Return the table. Ratios are to the first variant. Batches with their medians, ms."""
+def table(samples: dict[str, Samples]) -> str:
+    """Return the table. Ratios are to the first variant. The times of batches are medians in ms."""
     head = ROW.format(
         "variant", "answer p50/p99", "ratio", "batch", "updates", "timeouts", "commit", "planning",
         "late p50/p99", "idle cores",
     )  # fmt: skip
-    first = percentile(next(iter(measured.values())).took_s, 0.5)
-    return "\n".join(
-        [head, *(_row(name, one, first) for name, one in measured.items()), "", _stages(measured)]
-    )
+    first_s = percentile(next(iter(samples.values())).took_s, 0.5)
+    rows = [_row(name, variant_samples, first_s) for name, variant_samples in samples.items()]
+    return "\n".join([head, *rows, "", _stages(samples)])
 
 
-def _row(name: str, one: Measured, first_s: float) -> str:
-    states = [operator for batch in one.batches for operator in batch.state_operators]
+def _row(name: str, samples: Samples, first_s: float) -> str:
+    states = [operator for batch in samples.batches for operator in batch.state_operators]
     return ROW.format(
         name,
-        f"{percentile(one.took_s, 0.5) * 1e3:.0f}/{percentile(one.took_s, 0.99) * 1e3:.0f}",
-        f"{percentile(one.took_s, 0.5) / first_s:.2f}",
-        f"{_median([batch.total_ms for batch in one.batches])}",
+        f"{percentile(samples.took_s, 0.5) * 1e3:.0f}/{percentile(samples.took_s, 0.99) * 1e3:.0f}",
+        f"{percentile(samples.took_s, 0.5) / first_s:.2f}",
+        f"{_median([batch.total_ms for batch in samples.batches])}",
         _median([state.all_updates_time_ms for state in states]),
         _median([state.all_removals_time_ms for state in states]),
         _median([state.commit_time_ms for state in states]),
-        _median([batch.duration_ms.get("queryPlanning", 0) for batch in one.batches]),
-        f"{percentile(one.late_s, 0.5):.2f}/{percentile(one.late_s, 0.99):.2f}" if one.late_s else "",
-        f"{percentile(one.cores, 0.5):.2f}",
+        _median([batch.duration_ms.get("queryPlanning", 0) for batch in samples.batches]),
+        f"{percentile(samples.late_s, 0.5):.2f}/{percentile(samples.late_s, 0.99):.2f}"
+        if samples.late_s
+        else "",
+        f"{percentile(samples.cores, 0.5):.2f}",
     )
 
 
-def _stages(measured: dict[str, Measured]) -> str:
+def _stages(samples: dict[str, Samples]) -> str:
     """Return the mean ms of each stage of a batch."""
     lines = ["{:<22}".format("mean ms of a batch") + "".join(f"{stage:>15}" for stage in STAGES)]
-    for name, one in measured.items():
+    for name, variant_samples in samples.items():
         sums: dict[str, int] = defaultdict(int)
-        for batch in one.batches:
+        for batch in variant_samples.batches:
             for stage, ms in batch.duration_ms.items():
                 sums[stage] += ms
-        means = (f"{sums[stage] / max(len(one.batches), 1):>15.1f}" for stage in STAGES)
+        means = (f"{sums[stage] / max(len(variant_samples.batches), 1):>15.1f}" for stage in STAGES)
         lines.append(f"{name:<22}" + "".join(means))
     return "\n".join(lines)
 

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Sequence
 
-LAST = 3
-SPREAD = 0.1
+LAST = 3  # the number of values that are compared
+SPREAD = 0.1  # their largest difference, as a fraction of their median
 
 
 def percentile(values: Sequence[float], q: float) -> float:
@@ -20,7 +20,7 @@ def is_stable(values: Sequence[float]) -> bool:
 
 
 class WarmUp:
-    """The values of a warm-up, which goes on until they are stable, at most for about `limit_s`."""
+    """The values of a warm-up, which continues until they are stable, but not longer than `limit_s`."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -28,7 +28,8 @@ class WarmUp:
         self._values: list[float] = []
 
     @property
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
+        """True until the values are stable or the time limit is reached."""
         return not is_stable(self._values) and self._took_s < self._limit_s
 
     @property

@@ -1,7 +1,7 @@
 """The systems that are measured, each in processes of its own: broker, coordinator, gateway and floor.
 
-While one system is measured, the processes of the others stand still (SIGSTOP), so the machine is its alone,
-and yet the turns of all can alternate within one run. The broker always runs, because all need it.
+While one system is measured, the processes of the others are paused (SIGSTOP). So each system has the machine
+to itself, although the turns of all alternate within one run. The broker always runs, because all need it.
 """
 
 import json
@@ -19,6 +19,7 @@ from kafka.admin import NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
 from bench.load.requests import PARTITIONS, TOPIC
+from bench.load.topics import TopicsClient
 from cli.processes.child import Child, Children, family
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
@@ -29,7 +30,7 @@ START_TIMEOUT_S = 240.0
 PREFIX = "bench"
 COORDINATOR, GATEWAY, FLOOR = "coordinator", "gateway", "floor"
 ON_TOPICS, BEHIND_GATEWAY, KAFKAS_OWN = (COORDINATOR,), (COORDINATOR, GATEWAY), ()
-"""The systems that work for a request on the topics, through the gateway, and to the broker's coordinator."""
+"""The systems that handle a request on the topics, through the gateway, and to the broker's coordinator."""
 
 # The optimizing compiler, as a broker in production has it.
 _BROKER_JAVA = ("-XX:TieredStopAtLevel=4", "-Xmx1g")
@@ -39,33 +40,39 @@ _INITIAL_DELAY = "group.initial.rebalance.delay.ms"
 
 @dataclass(frozen=True)
 class RunningSystems:
-    """The addresses of the systems, and their processes. `folder` is that of the coordinator's data.
-
-    `packed` is whether the client on the topics writes packs.
-    """
+    """The addresses of the systems, and their processes."""
 
     servers: str
     gateway: str
-    folder: Path
+    folder: Path  # the coordinator's data folder
     broker_pid: int
-    packed: bool
-    pids: dict[str, int] = field(default_factory=dict)
+    packed: bool  # the client on the topics writes packs, several requests in one record
+    pids: dict[str, int] = field(default_factory=dict)  # by name, without the broker, which is never paused
 
     @property
     def kafkas(self) -> Address:
+        """The address of the broker's own coordinator."""
         return Address.parse(self.servers)
 
     @property
     def ours(self) -> Address:
+        """The address of this project's coordinator: the gateway's."""
         return Address.parse(self.gateway)
 
     @contextmanager
-    def alone(self, systems: Collection[str]) -> Iterator[None]:
-        """Let only these systems run, then all again."""
-        others = [pid for name, pid in self.pids.items() if name not in systems]
+    def run_only(self, names: Collection[str]) -> Iterator[None]:
+        """Pause all systems except these until the block ends.
+
+        A coordinator that was paused starts another replica, which takes seconds. This method waits for the
+        replica's first answers before the block begins.
+        """
+        others = [pid for name, pid in self.pids.items() if name not in names]
         for pid in others:
             _signal(pid, signal.SIGSTOP)
         try:
+            if COORDINATOR in names:
+                with TopicsClient(self.servers, PREFIX, packed=False) as client:
+                    client.wait_for_replica()
             yield
         finally:
             for pid in others:
@@ -76,9 +83,7 @@ class RunningSystems:
         return cpu_s(self.pids[system])
 
     def memory_bytes(self, system: str) -> int:
-        """Return the resident memory of a system's processes. A page that n of them share counts 1/n for
-        each.
-        """
+        """Return the resident memory of a system's processes. A page that n processes share counts 1/n."""
         total_kib = 0
         for pid in family(self.pids[system]):
             with suppress(OSError):
@@ -102,10 +107,9 @@ class RunningSystems:
         )
 
     def written(self, first: int, last: int) -> tuple[int, int]:
-        """Return the bytes of state that the batches from `first` to `last` wrote, and how many batches they
-        are of.
+        """Return the bytes of state that the batches from `first` to `last` wrote, and the number of batches.
 
-        Spark removes the files of batches that are long past, so both may be of fewer batches.
+        Batches whose files Spark has removed meanwhile count in neither.
         """
         batches, size = set(), 0
         for path in (self.checkpoint / "state").rglob("*"):
@@ -121,9 +125,7 @@ class RunningSystems:
         return size, len(batches)
 
     def batch_ms(self, first: int) -> list[float]:
-        """Return the durations of the batches after `first`, from the begin as Spark notes it to
-        the commit.
-        """
+        """Return the durations of the batches after `first`, from the plan in Spark's log to the commit."""
         durations = []
         for commit in (self.checkpoint / "commits").iterdir():
             if commit.name.isdigit() and int(commit.name) > first:
@@ -136,10 +138,12 @@ class RunningSystems:
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process and its descendants so far, in seconds."""
     total = 0
-    for one in family(pid):
+    for member in family(pid):
         with suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-            total += sum(int(ticks) for ticks in fields[11:15])  # with the children that have ended
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+            total += sum(
+                int(ticks) for ticks in fields[11:15]
+            )  # user and system, with the children that have ended
     return total / _CLOCK_TICKS_PER_S
 
 
@@ -150,8 +154,8 @@ def cores_of(pid: int, seconds: float) -> float:
     return (cpu_s(pid) - before_s) / seconds
 
 
-class Running:
-    """The systems as children of this process."""
+class SystemProcesses:
+    """The systems as children of this process. The constructor starts them."""
 
     def __init__(self, folder: Path, initial_delay_ms: int, *, packed: bool) -> None:
         self._folder = folder
@@ -178,7 +182,7 @@ class Running:
             address = json.loads(_ready(gateway))["gateway"]
             self._pids[GATEWAY] = gateway.pid
             assert broker.pid is not None
-            self.world = RunningSystems(
+            self.running = RunningSystems(
                 self.servers, address, folder / "data", broker.pid, packed, self._pids
             )
         except BaseException:
@@ -186,8 +190,8 @@ class Running:
             raise
 
     def start_coordinator(self) -> None:
-        """Start the coordinator on its folder, and wait until it commits batches."""
-        self._starts += 1  # a log of its own for each, because the end of the wait is a line in it
+        """Start the coordinator on its folder, and wait until it is ready."""
+        self._starts += 1  # each start has its own log, because `_ready` waits for a line in it
         self._coordinator = self._children.start(
             f"{COORDINATOR}-{self._starts}", "run", "--bootstrap-servers", self.servers, "--prefix", PREFIX,
             "--data-dir", str(self._folder / "data"), "--no-gateway", "-c", self._delay, "--json",
@@ -196,19 +200,19 @@ class Running:
         self._pids[COORDINATOR] = self._coordinator.pid
 
     def stop_coordinator(self) -> None:
-        """Stop the coordinator in order."""
+        """Stop the coordinator gracefully."""
         self._coordinator.stop()
 
     @contextmanager
     def floor(self) -> Iterator[RunningSystems]:
-        """Run the floor beside the other systems."""
+        """Run the floor (a query that only copies records) beside the other systems until the block ends."""
         with Children(self._folder) as children:
             arguments = ["-m", "bench.floor", self.servers, FLOOR, str(self._folder / FLOOR)]
             child = children.start(FLOOR, *arguments, program=Path(sys.executable))
             _ready(child)
             self._pids[FLOOR] = child.pid
             try:
-                yield self.world
+                yield self.running
             finally:
                 del self._pids[FLOOR]
 
@@ -218,14 +222,14 @@ class Running:
 
 
 def _ready(child: Child) -> str:
-    """Wait for the line of JSON with which a command says that it is ready."""
+    """Wait for the line of JSON that a command prints when it is ready, and return the line."""
     return child.wait_for_line(lambda line: line.startswith(('{"broker"', '{"gateway"')), START_TIMEOUT_S)
 
 
 def prepare(servers: str) -> None:
-    """Make the topic of the commits if it is missing, and wake the broker's own coordinator.
+    """Create the topic of the commits if it is missing, and start the broker's own coordinator.
 
-    It starts when the first client looks for it.
+    The broker starts its coordinator when the first client asks for one.
     """
     with closing(kafka_clients.admin(ClientConfig(servers))) as admin, suppress(TopicAlreadyExistsError):
         admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)])
@@ -235,9 +239,9 @@ def prepare(servers: str) -> None:
 
 def _signal(pid: int, number: int) -> None:
     """Send a signal to a process and its descendants."""
-    for one in family(pid):
+    for member in family(pid):
         with suppress(ProcessLookupError):
-            os.kill(one, number)
+            os.kill(member, number)
 
 
 def size_of(path: Path) -> int:

@@ -34,8 +34,10 @@ INITIAL_DELAY_MS = 500
 
 @dataclass(frozen=True)
 class Variant:
-    """The differences from the coordinator as it is. With `is_frozen` garbage collections omit the objects of
-    the workers' imports. With `is_floor` a query that only copies records runs.
+    """The differences from the default coordinator.
+
+    With `is_frozen`, garbage collections in the workers skip the objects of their imports (`gc.freeze`). With
+    `is_floor`, a query that only copies records runs instead of the coordinator.
     """
 
     spark: Mapping[str, str] = field(default_factory=dict)
@@ -45,18 +47,18 @@ class Variant:
     is_floor: bool = False
 
 
-class Running:
-    """A variant that runs in processes of its own. It is paused unless `awake`."""
+class RunningVariant:
+    """A variant in processes of its own, paused except within `awake`. The constructor starts them."""
 
     def __init__(self, name: str, variant: Variant, client_config: ClientConfig, folder: Path) -> None:
         self.name = name
         self.layout = TopicLayout.named(name)
         context = get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        args = (theirs, variant, client_config, folder, self.layout)
+        self._connection, child_end = context.Pipe()
+        args = (child_end, variant, client_config, folder, self.layout)
         self._process = context.Process(target=_serve, args=args, daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
         if not self._connection.poll(START_TIMEOUT_S):
             raise TimeoutError(f"variant {name} is not ready, see {folder}")
         self._connection.recv()
@@ -64,19 +66,19 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """The process of the ticker and the supervisor. The JVM and its Python workers descend from it."""
+        """The id of the variant's Python process. Spark's JVM and its Python workers descend from it."""
         assert self._process.pid is not None
         return self._process.pid
 
     def batches(self) -> list[BatchProgress]:
         """Return the batches since the last call. The variant must be awake."""
         self._connection.send("batches")
-        found: list[BatchProgress] = self._connection.recv()
-        return found
+        batches: list[BatchProgress] = self._connection.recv()
+        return batches
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Let the variant run."""
+        """Let the variant run until the block ends."""
         self._signal(signal.SIGCONT)
         try:
             yield
@@ -91,7 +93,7 @@ class Running:
 
     def _signal(self, number: int) -> None:
         for pid in family(self.pid):
-            with suppress(ProcessLookupError):  # a worker that had nothing to do has ended
+            with suppress(ProcessLookupError):  # an idle worker has ended meanwhile
                 os.kill(pid, number)
 
 
@@ -111,7 +113,7 @@ def _serve_coordinator(
     connection: Connection, variant: Variant, client_config: ClientConfig, folder: Path, layout: TopicLayout
 ) -> None:
     if not variant.is_frozen:
-        service.Operator = partial(service.Operator, step=_thawed)  # type: ignore[attr-defined, assignment]
+        service.Operator = partial(service.Operator, step=_step_unfrozen)  # type: ignore[attr-defined, assignment]
     batches: list[BatchProgress] = []
     options = Options(
         client_config,
@@ -126,7 +128,7 @@ def _serve_coordinator(
         coordinator.status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S)
         connection.send(coordinator.jvm_pid)
         while connection.recv():
-            count = len(batches)
+            count = len(batches)  # a batch may be appended meanwhile
             connection.send(batches[:count])
             del batches[:count]
 
@@ -142,17 +144,20 @@ def _serve_floor(
         connection.send(session.jvm_pid)
         try:
             while connection.recv():
-                connection.send(reader.new())
+                connection.send(reader.new_batches())
         finally:
             query.stop()
 
 
 @cache
-def _thaw() -> None:
+def _unfreeze_once() -> None:
     gc.unfreeze()
 
 
-def _thawed(*args: Any, **kwargs: Any) -> Any:
-    """Return a step in a worker whose imports are subject to garbage collections again."""
-    _thaw()
+def _step_unfrozen(*args: Any, **kwargs: Any) -> Any:
+    """Call `step` in a worker after undoing its `gc.freeze()`.
+
+    So garbage collections visit the objects of its imports, as without `Variant.is_frozen`.
+    """
+    _unfreeze_once()
     return step(*args, **kwargs)

@@ -3,12 +3,16 @@
 Its content:
 
     <checkpoint>/spark/               Spark's own checkpoint of the query
-    <checkpoint>/identity.json        the cluster, topic and namespace that this state belongs to
-    <checkpoint>/owners/<epoch>.json  the configurations, outages and last committed batch of the owner
-                                      of the topics with this epoch
+    <checkpoint>/identity.json        the cluster and topic of this state, and the secret of its member ids
+    <checkpoint>/owners/<epoch>.json  the configurations, outages and last committed batch, as stored by the
+                                      owner with this epoch
 
-Each owner writes its own file (`streaming.service.ownership.owner`), which starts from the previous owner's.
-A process that lost the topics while it was suspended may still write, but only into a file that is not read.
+An owner is a coordinator that has claimed the topics with an epoch; the highest epoch owns them. An outage is
+a span of the log's time without a coordinator, in which no deadline is due.
+
+Each owner writes its own file (`streaming.service.ownership.owner`), which starts as a copy of the previous
+owner's. A process that lost the topics while it was suspended may still write, but only into its own file,
+which the new owner no longer reads.
 """
 
 import importlib.metadata
@@ -28,12 +32,13 @@ from kafka_why.contract.messages import SettingValue
 from kafka_why.local_files import FolderError, LocalFiles
 from state.protocol import Outage
 
-# The number of outages to keep. A group whose last event is before all of them does not learn of earlier
-# outages.
+# The number of outages to keep. A group without an event since before all of them does not learn of the
+# outages that were dropped.
 OUTAGES_KEPT = 100
 IDENTITY = "identity.json"
 OWNERS = "owners"
-_SUMMED = re.compile(rb'(.*),"crc32":(\d+)\}', re.DOTALL)
+# A JSON object, without spaces, whose last field is `crc32`. `others` lacks the closing brace.
+_WITH_CHECKSUM = re.compile(rb'(?P<others>.*),"crc32":(?P<crc32>\d+)\}', re.DOTALL)
 
 T = TypeVar("T")
 
@@ -44,11 +49,15 @@ MOVE = (
 
 
 class Checkpoint:
-    """A coordinator's checkpoint. Call `own` before any method that writes, except `pin` and `create`."""
+    """A coordinator's checkpoint. Call `own` before `store_epoch`, `store_outage` or `store_committed`.
+
+    `owner_epoch` and "the epoch of an owner" are the number with which a coordinator claimed the topics. An
+    `Epoch` is something else: a configuration and the first batch that uses it.
+    """
 
     def __init__(self, files: Files) -> None:
-        self.files = files
-        self._epoch: int | None = None
+        self.files = files  # of the whole checkpoint
+        self._owner_epoch: int | None = None  # None until `own`
 
     @classmethod
     def at(cls, path: Path) -> Self:
@@ -71,12 +80,12 @@ class Checkpoint:
         *,
         to_change: str = MOVE,
     ) -> Identity:
-        """Return the identity of this state. The first call pins `found`, later calls return the pinned one.
+        """Return the identity of this state, and check that it belongs to the cluster and topic of `found`.
 
-        The state must have these `shards` and `state_partitions`. None means the pinned number, or that of
-        `found` if none is pinned. Raises FolderError if the topic is not the one that the state belongs to,
-        or if a number differs. `to_change` is that error's advice. The namespace is not compared, because the
-        pinned one stays in force.
+        The first call stores ("pins") `found`. Later calls return the pinned identity, whose
+        `member_id_namespace` stays in force. `shards` and `state_partitions` are the numbers that the state
+        must have. None accepts the pinned number, or at the first call that of `found`. Raises FolderError if
+        a number, the cluster or the topic differs. `to_change` is the advice at the end of its message.
         """
         pinned = self.pinned()
         if pinned is None:
@@ -97,8 +106,9 @@ class Checkpoint:
                 f"the state in {self} is kept in {pinned.state_partitions} partitions, not "
                 f"{state_partitions}. {to_change}"
             )
-        is_new_topic = not pinned.requests_topic_id
-        if is_new_topic:
+        # A state that was imported for another topic has no topic id until its first start.
+        is_first_start = not pinned.requests_topic_id
+        if is_first_start:
             pinned = replace(pinned, requests_topic_id=found.requests_topic_id)
         changed = [
             f"{name} was {was!r} and is {now!r}"
@@ -111,18 +121,18 @@ class Checkpoint:
                 "Group offsets and partitions have no meaning there. Use another folder, or restore that "
                 f"topic. For another number of partitions: {to_change}"
             )
-        if is_new_topic:
+        if is_first_start:
             self._write(IDENTITY, pinned)
         return pinned
 
     def create(self, identity: Identity, record: OwnerRecord) -> None:
         """Write the files of an imported state. None of them may exist."""
         self._write(IDENTITY, identity)
-        self._write(_name(0), record)
+        self._write(_owner_file(0), record)
 
     def rewrite(self, record: OwnerRecord) -> None:
         """Replace the newest owner's record. The coordinator must not run."""
-        self._write(_name(self.newest_owner()), record)
+        self._write(_owner_file(self.newest_owner()), record)
 
     def identity(self) -> Identity:
         """Return the pinned identity. Raises FolderError if there is no state."""
@@ -132,36 +142,36 @@ class Checkpoint:
         return identity
 
     def pinned(self) -> Identity | None:
-        """Return the pinned identity, None if there is no state yet. Raises FolderError."""
+        """Return the pinned identity, or None if there is no state yet. Raises FolderError if its file is
+        damaged.
+        """
         return self._read(IDENTITY, Identity)
 
     def newest_owner(self) -> int:
-        """Return the highest epoch of an owner that wrote here, 0 before any did."""
-        return max(self._owners(), default=0)
+        """Return the highest epoch of an owner that wrote here, or 0 if there was no owner yet."""
+        return max(self._owner_epochs(), default=0)
 
-    def own(self, epoch: int) -> None:
+    def own(self, owner_epoch: int) -> None:
         """Write as the owner with this epoch from now on. Raises FolderError if a later owner wrote here."""
-        owners = self._owners()
-        self._check_newest(max(owners, default=0), epoch)
-        record = self.record()
-        self._epoch = epoch
-        self._write(_name(epoch), record)
-        for earlier in [owner for owner in owners if owner < epoch][:-1]:  # keep the last one
-            self.files.remove(_name(earlier))
+        self.check_owner(owner_epoch)
+        owner_epochs, record = self._owner_epochs(), self.record()
+        self._owner_epoch = owner_epoch
+        self._write(_owner_file(owner_epoch), record)
+        # Of the earlier owners, only the newest keeps its file.
+        for earlier in [epoch for epoch in owner_epochs if epoch < owner_epoch][:-1]:
+            self.files.remove(_owner_file(earlier))
 
-    def check_owner(self, epoch: int) -> None:
+    def check_owner(self, owner_epoch: int) -> None:
         """Raise FolderError if a later owner than this one wrote here."""
-        self._check_newest(self.newest_owner(), epoch)
-
-    def _check_newest(self, newest: int, epoch: int) -> None:
-        if newest > epoch:
-            raise FolderError(f"{self} has the record of a later owner, epoch {newest}; this one is {epoch}")
+        if (newest := self.newest_owner()) > owner_epoch:
+            raise FolderError(
+                f"{self} has the record of a later owner, epoch {newest}; this one is {owner_epoch}"
+            )
 
     def record(self) -> OwnerRecord:
-        """Return this owner's record, or the newest owner's if this object owns nothing."""
-        if self._epoch is not None:
-            return self._read(_name(self._epoch), OwnerRecord) or OwnerRecord()
-        return self._read(_name(self.newest_owner()), OwnerRecord) or OwnerRecord()
+        """Return this owner's record, or the newest owner's if `own` was not called."""
+        owner_epoch = self.newest_owner() if self._owner_epoch is None else self._owner_epoch
+        return self._read(_owner_file(owner_epoch), OwnerRecord) or OwnerRecord()
 
     def store_epoch(
         self,
@@ -172,24 +182,23 @@ class Checkpoint:
         after_ms: int,
         from_batch: int | None = None,
     ) -> list[Epoch]:
-        """Store the configuration of this start, in force after `after_ms`, and return all configurations.
+        """Store the configuration of this start if it is a new one, and return all configurations.
 
-        The new configuration applies to batches from `from_batch` on, by default those that are not planned
-        yet. `after_ms` is the time of the latest event, 0 without one.
-
-        The records in `skip`, which no committed batch has handled, are skipped from the first uncommitted
-        batch on, because that batch fails at them.
+        The new configuration is in force after `after_ms`, the time of the latest event (0 if there is none),
+        in batches from `from_batch` on, by default those that are not planned yet. `skip` are the ids of
+        records that make the first uncommitted batch fail. This batch and all later ones skip them.
         """
         record = self.record()
         epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)
         if not epochs:
             epochs = [Epoch(0, settings, skip, code_version)]  # it covers every batch
-        elif ((latest := epochs[-1]).settings, latest.code_version) != (settings, code_version):
+        elif (latest := epochs[-1]).settings != settings or latest.code_version != code_version:
             from_batch = self.last_batch("offsets") + 1 if from_batch is None else from_batch
-            # Records that were appended in an outage are handled at its end.
+            # A record appended in an outage is applied at the outage's end, under the old configuration.
             ends_ms = [known.outage.until_ms for known in record.outages if known.from_batch < from_batch]
             after_ms = max(after_ms, latest.after_ms, *ends_ms)
-            # No batch and no event has used the configurations that are removed.
+            # An earlier configuration stays if it covers a batch before `from_batch` or a time before
+            # `after_ms`. The others have never been used.
             epochs = [e for e in epochs if e.from_batch < from_batch or e.after_ms < after_ms]
             epochs.append(Epoch(from_batch, settings, latest.skip, code_version, after_ms))
         if epochs != record.epochs:
@@ -197,11 +206,11 @@ class Checkpoint:
         return epochs
 
     def store_outage(self, after_ms: int, until_ms: int, from_batch: int | None = None) -> list[KnownOutage]:
-        """Store the outage from `after_ms` to `until_ms`, which ends now, and return all outages.
+        """Store the outage from `after_ms` to `until_ms`, which is now, and return all outages.
 
-        `after_ms` is the latest time at which a coordinator acted. The new outage applies to batches from
-        `from_batch` on, by default those that are not planned yet. It absorbs an earlier outage that neither
-        a batch nor a replica has passed.
+        `after_ms` is the latest time up to which a coordinator has acted. The new outage applies to batches
+        from `from_batch` on, by default those that are not planned yet. It replaces each stored outage that
+        ends after `after_ms` and that no batch before `from_batch` uses.
         """
         record = self.record()
         from_batch = self.last_batch("offsets") + 1 if from_batch is None else from_batch
@@ -210,7 +219,7 @@ class Checkpoint:
             for known in record.outages
             if known.from_batch < from_batch or known.outage.until_ms <= after_ms
         ]
-        # Records that were appended in an outage are handled at its end.
+        # A record appended in an outage is applied at that outage's end, so the new outage begins no earlier.
         after_ms = max([after_ms, *(known.outage.until_ms for known in outages)])
         if after_ms < until_ms:
             outages.append(KnownOutage(from_batch, Outage(after_ms, until_ms)))
@@ -227,18 +236,18 @@ class Checkpoint:
             return
         last = self.last_batch("offsets")
         if last >= committed.batch:
-            self._check_plan(committed, topic)
-            return
+            return self._check_plan(committed, topic)
         ends = self.planned_ends(last, topic)
-        again = sum(max(0, end - ends.get(partition, 0)) for partition, end in committed.ends.items())
+        repeated = sum(max(0, end - ends.get(partition, 0)) for partition, end in committed.ends.items())
         raise FolderError(
             f"the checkpoint {self.spark_uri} has lost batches: batch {committed.batch} was committed, and "
-            f"the last one in {self.spark_uri}/offsets is {last if last >= 0 else 'none'}. {again} records "
-            f"of {topic} that were handled would be handled a second time. Put the lost files "
+            f"the last one in {self.spark_uri}/offsets is {last if last >= 0 else 'none'}. {repeated} "
+            f"records of {topic} that were handled would be handled a second time. Put the lost files "
             "back, or use the last copy of the whole folder"
         )
 
     def _check_plan(self, committed: CommittedBatch, topic: str) -> None:
+        """Raise FolderError if the plan of this batch has other end offsets than those that it has read."""
         planned = self.planned_ends(committed.batch, topic)
         if not planned or not committed.ends or planned == committed.ends:
             return
@@ -251,35 +260,33 @@ class Checkpoint:
             f"remove its checksum file .{committed.batch}.crc if there is one"
         )
 
-    def pin_committed(self, batch: int, topic: str, ends: Mapping[int, int] | None = None) -> None:
-        """Store a committed batch and the offsets up to which it read. Raises FolderNotWritable.
+    def store_committed(self, batch: int, topic: str, ends: Mapping[int, int] | None = None) -> None:
+        """Store a committed batch and its end offsets (exclusive), by partition. Raises FolderNotWritable.
 
-        If `ends` is None, the offsets are those of its plan.
+        If `ends` is None, they are the end offsets of the batch's plan.
         """
-        committed = CommittedBatch(batch, dict(self.planned_ends(batch, topic) if ends is None else ends))
-        self._save(replace(self.record(), committed=committed))
+        ends = self.planned_ends(batch, topic) if ends is None else dict(ends)
+        self._save(replace(self.record(), committed=CommittedBatch(batch, ends)))
 
     def planned_ends(self, batch: int, topic: str) -> dict[int, int]:
-        """Return the offsets, by partition, up to which (exclusive) a batch reads. The result is empty if the
-        batch is not planned.
-        """
+        """Return the end offsets (exclusive) of a batch by partition, or {} if it is not planned."""
         return planned_ends(self.files, batch).get(topic, {})
 
     def last_batch(self, log: str) -> int:
-        """Return the last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is
-        none.
-        """
+        """Return the last batch in Spark's `offsets` (planned) or `commits` (committed) log, or -1."""
         return last_batch(self.files, log)
 
-    def _owners(self) -> list[int]:
-        names = (name.removesuffix(".json") for name in self.files.names(OWNERS) if name.endswith(".json"))
-        return sorted(int(name) for name in names if name.isdigit())
+    def _owner_epochs(self) -> list[int]:
+        """Return the epochs of the owners whose files are here, the lowest first."""
+        names = (Path(name) for name in self.files.names(OWNERS))
+        return sorted(int(name.stem) for name in names if name.suffix == ".json" and name.stem.isdigit())
 
     def _save(self, record: OwnerRecord) -> None:
-        assert self._epoch is not None, "nothing is written without the ownership"
-        self._write(_name(self._epoch), record)
+        assert self._owner_epoch is not None, "nothing is written without the ownership"
+        self._write(_owner_file(self._owner_epoch), record)
 
     def _read(self, name: str, of: type[T]) -> T | None:
+        """Read a JSON file with a checksum, or return None if it does not exist. Raises FolderError."""
         try:
             content = self.files.read(name)
         except FileNotFoundError:
@@ -302,34 +309,37 @@ def new_namespace() -> str:
 
 
 def _encoded(content: object) -> bytes:
-    """Return the JSON with the CRC-32 of the other fields as its last field."""
-    # JSON with a flipped bit may still be valid, so it needs a checksum.
+    """Return `content` as a JSON object whose last field is the CRC-32 of the object without that field."""
+    # JSON with a flipped bit may still be valid, so it needs a checksum, inserted before the closing brace.
     encoded = msgspec.json.encode(content)
     return msgspec.json.format(b'%b,"crc32":%d}' % (encoded[:-1], crc32(encoded)))
 
 
 def _check_checksum(content: bytes) -> None:
-    summed = _SUMMED.fullmatch(msgspec.json.format(content, indent=-1))
-    if summed is None:
+    """Raise ValueError if the content, as `_encoded` returns it, has no checksum or another one."""
+    # The checksum is of the JSON without the indentation that `_encoded` adds.
+    match = _WITH_CHECKSUM.fullmatch(msgspec.json.format(content, indent=-1))
+    if match is None:
         raise ValueError("it has no checksum")
-    if crc32(summed[1] + b"}") != int(summed[2]):
+    if crc32(match["others"] + b"}") != int(match["crc32"]):
         raise ValueError("it does not match its checksum")
 
 
-def _name(epoch: int) -> str:
-    return f"{OWNERS}/{epoch}.json"
+def _owner_file(owner_epoch: int) -> str:
+    return f"{OWNERS}/{owner_epoch}.json"
 
 
 def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
-    """Return `epochs` so changed that batches from `from_batch` on also skip the records `skip`."""
-    new = [record for record in skip if epochs and record not in epochs[-1].skip]
-    if not new:
+    """Return `epochs`, changed so that batches from `from_batch` on also skip the records `skip`."""
+    new_skips = [record_id for record_id in skip if epochs and record_id not in epochs[-1].skip]
+    if not new_skips:
         return epochs
-    before = [e for e in epochs if e.from_batch < from_batch]
-    after = [e for e in epochs if e.from_batch >= from_batch]
-    if before and (not after or after[0].from_batch > from_batch):
-        after.insert(0, replace(before[-1], from_batch=from_batch))
-    return before + [replace(e, skip=[*e.skip, *new]) for e in after]
+    earlier = [e for e in epochs if e.from_batch < from_batch]
+    later = [e for e in epochs if e.from_batch >= from_batch]
+    if earlier and (not later or later[0].from_batch > from_batch):
+        # The last earlier epoch also covers `from_batch`, so it is split there.
+        later.insert(0, replace(earlier[-1], from_batch=from_batch))
+    return earlier + [replace(e, skip=[*e.skip, *new_skips]) for e in later]
 
 
 # Checks that this code may rerun batches of earlier code (docs/decisions/0021-upgrades.md). A planned,
@@ -372,14 +382,15 @@ def check_planned(checkpoint: Checkpoint, version: str) -> None:
 
 
 def check_answered(checkpoint: Checkpoint, version: str, *, is_ahead: bool) -> None:
-    """Raise FolderError if a replica of code with other rules gave answers that no batch has planned.
-    `is_ahead` is True if the last replica answered requests after the last planned batch.
+    """Raise FolderError if a replica of code with other rules answered requests that no planned batch reads.
+
+    A replica is a process that answers requests before the query does. `is_ahead` is True if there are such
+    requests: the last replica acted on later times than the planned batches.
     """
-    if not is_ahead:
+    epochs = checkpoint.record().epochs if is_ahead else []
+    if not epochs or epochs[-1].code_version in SAME_RULES:
         return
-    answered_by = next((epoch.code_version for epoch in reversed(checkpoint.record().epochs)), None)
-    if answered_by is None or answered_by in SAME_RULES:
-        return
+    answered_by = epochs[-1].code_version
     raise FolderError(
         f"version {answered_by} was ended before its query had handled all requests that its replica had "
         f"answered. This is version {version}, which decides requests by other rules, so it could answer "

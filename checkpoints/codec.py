@@ -1,8 +1,8 @@
-"""The state row: `(version int, payload binary)`, the groups of one shard. applyInPandasWithState cannot
-change its schema later, so the payload has a version. The payload is a msgpack map of group id ->
-`StoredGroup`, compressed, with its size before compression in front (4 bytes, big-endian). Groups are
-similar, so compression takes 1 ms for 1,000 groups and leaves a tenth of the data that Spark passes, stores
-and scans for deadlines in each batch.
+"""The state row: `(version int, payload binary)`, the groups of one shard. A shard is the set of groups that
+share one key of Spark's state. applyInPandasWithState cannot change its schema later, so the payload has a
+version. The payload is a msgpack map of group id -> `StoredGroup`, compressed, with its size before
+compression in front (4 bytes, big-endian). Groups are similar, so compression takes 1 ms for 1,000 groups and
+leaves a tenth of the data that Spark passes, stores and scans for deadlines in each batch.
 
 The version of the row covers the map only: each entry has the version of its group, and an unchanged group
 keeps its encoding when others of its shard change. Decoding is strict: a missing or an extra field is
@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
+from kafka_why.errors import UserFacingError
 from kafka_why.observed.group import ObservedGroup
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
@@ -39,81 +40,25 @@ class Migration(NamedTuple):
     migrate: Callable[[Any], Any]
 
 
-def _unchanged(group: Any) -> Any:
+def _keep_layout(group: Any) -> Any:
+    """Migrate a group to a version in which its layout is the same."""
     return group
 
 
-class _ClientChannelInfo2(Struct, array_like=True, forbid_unknown_fields=True):
-    client_id: str
-    language: str
-    version: int
-    last_update_ms: int
-    reply_partition: int
-
-
-class _SubscriptionData2(Struct):
-    topic: str
-    sub_string: str = "*"
-    sub_version: int = 0
-    expression_type: str = "TAG"
-    tags_set: tuple[str, ...] = ()
-    code_set: tuple[int, ...] = ()
-
-
-class _LockEntry2(Struct, array_like=True, forbid_unknown_fields=True):
-    client_id: str
-    last_update_ms: int
-
-
-class _RequestMode2(Struct, array_like=True, forbid_unknown_fields=True):
-    mode: str
-    pop_share_queue_num: int
-
-
-class _RocketMqGroup2(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
-    group_id: str
-    incarnation: str
-    seq: int = 0
-    clock_ms: int = 0
-    last_fired_ms: int = 0
-    message_model: str | None = None
-    consume_type: str | None = None
-    consume_from_where: str | None = None
-    channels: dict[str, _ClientChannelInfo2] = {}
-    subscriptions: dict[str, _SubscriptionData2] = {}
-    heartbeat_fingerprint: int | None = None
-    producers: dict[str, _ClientChannelInfo2] = {}
-    locks: dict[tuple[str, str, int], _LockEntry2] = {}
-    request_modes: dict[str, _RequestMode2] = {}
-    quarantined: str | None = None
-
-
-def _with_brokers(group: Any) -> Any:
-    """Move the consumers of a RocketMQ group to the table of the broker "", which is unknown."""
-    if not isinstance(group, _RocketMqGroup2):
-        return group
-    fields = msgspec.to_builtins(group)
-    tables = {"": fields[6:12]} if group.channels or group.heartbeat_fingerprint is not None else {}
-    return msgspec.convert([*fields[:6], tables, *fields[12:]], RocketMqGroup)
-
-
 EARLIER: dict[int, Migration] = {
-    # Version 2 adds share groups.
-    1: Migration(ClassicGroup | ConsumerGroup | ConfigsOnly | _RocketMqGroup2, _unchanged),
-    # Version 3 adds a table of consumers for each broker of a RocketMQ group.
-    2: Migration(ClassicGroup | ConsumerGroup | ShareGroup | ConfigsOnly | _RocketMqGroup2, _with_brokers),
-    # Version 4 adds streams groups.
-    3: Migration(ClassicGroup | ConsumerGroup | ShareGroup | ConfigsOnly | RocketMqGroup, _unchanged),
+    # Version 4 adds streams groups and changes no other layout.
+    3: Migration(ClassicGroup | ConsumerGroup | ShareGroup | ConfigsOnly | RocketMqGroup, _keep_layout),
 }
-"""By version, up to the one before `codec.STATE_VERSION`, without a gap."""
+"""Migrations by the version from which they start, without a gap up to the one before `STATE_VERSION`."""
 
 
 STATE_VERSION = 4
 """The version of a row and of the groups in it that this code writes."""
 STATE_SCHEMA = "version int, payload binary"
 
-# The next deadline of a group that was imported to new topics. It is in the past, so the first call finds the
-# real deadline, and writes the group's records of compacted topics.
+# The next deadline of a group that was imported to new topics. It is in the past, so the operator's first
+# call for the group's shard decodes the group, computes the real deadline, and writes the group's records to
+# the compacted topics.
 UNPUBLISHED_DEADLINE_MS = -1
 
 
@@ -126,14 +71,11 @@ class ShardRow(NamedTuple):
 
 
 class StoredGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A stored group: the version and the bytes of its encoding.
+    """A stored group."""
 
-    `next_deadline_ms` is never later than the group's earliest deadline, and None if it has none.
-    """
-
-    version: int
-    next_deadline_ms: int | None
-    group: bytes
+    version: int  # of the encoding
+    next_deadline_ms: int | None  # not later than the group's earliest deadline, None if it has none
+    group: bytes  # encoded
 
 
 _SIZE_BYTES = 4
@@ -144,7 +86,7 @@ _entries = msgspec.msgpack.Decoder(dict[str, StoredGroup])
 _group: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
 
 
-class StateError(RuntimeError):
+class StateError(UserFacingError):
     """A state row has an unknown version or is damaged. The message names the key, and the group if known."""
 
 
@@ -181,7 +123,7 @@ def write_row(entries: Mapping[str, StoredGroup]) -> tuple[int, bytes]:
 
 
 def read_row(key: str, version: int, payload: bytes) -> dict[str, StoredGroup]:
-    """Read the groups of a state row, without decoding them. `key` names the row in errors.
+    """Return the groups of a state row by id, without decoding them. `key` names the row in errors.
 
     Raises StateError if the row's version is unknown, or if the row is damaged.
     """
@@ -199,32 +141,36 @@ def _decompressed(payload: bytes) -> memoryview:
 
 
 def _decode(entry: StoredGroup) -> AnyGroup:
+    """Decode a group, and migrate one of an earlier version. Raises msgspec.DecodeError."""
     if entry.version == STATE_VERSION:
         group = _group.decode(entry.group)
         _check_length(entry.group, group)
         return group
-    earlier = msgspec.msgpack.decode(entry.group, type=EARLIER[entry.version].groups)
-    _check_length(entry.group, earlier)
+    migrated: AnyGroup = msgspec.msgpack.decode(entry.group, type=EARLIER[entry.version].groups)
+    _check_length(entry.group, migrated)
     for version in range(entry.version, STATE_VERSION):
-        earlier = EARLIER[version].migrate(earlier)
-    migrated: AnyGroup = earlier
+        migrated = EARLIER[version].migrate(migrated)
     return migrated
 
 
 def _check_length(encoded: bytes, group: Struct) -> None:
-    fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
-    # Fields have defaults, so msgspec would accept missing last fields.
-    if _array_length(encoded) != fields:
-        raise msgspec.ValidationError(f"it has {_array_length(encoded)} fields instead of {fields}")
+    """Raise ValidationError if the encoded group lacks fields, for which msgspec would use the defaults."""
+    # msgspec encodes the struct as an array: its tag, which names the type of group, and its fields.
+    expected = 1 + len(group.__struct_fields__)
+    if _array_length(encoded) != expected:
+        raise msgspec.ValidationError(f"it has {_array_length(encoded)} fields instead of {expected}")
 
 
 def _array_length(encoded: bytes) -> int:
-    """Return the number of elements of a msgpack array of up to 65,535."""
-    first, *length = encoded[:3]
-    return first & 0x0F if first < 0xDC else int.from_bytes(length)
+    """Return the number of elements of a msgpack array of up to 65,535 elements."""
+    # A fixarray has its length in the lower half of the first byte, an array 16 in the two bytes after 0xDC.
+    first, *second_and_third = encoded[:3]
+    is_fixarray = first < 0xDC
+    return first & 0x0F if is_fixarray else int.from_bytes(second_and_third)
 
 
 def _check_version(name: str, version: int) -> None:
+    """Raise StateError, which begins with `name`, if this code cannot read the version."""
     if version != STATE_VERSION and version not in EARLIER:
         readable = ", ".join(map(str, sorted({*EARLIER, STATE_VERSION})))
         raise StateError(f"{name} is of version {version}; this code reads version {readable}")

@@ -12,15 +12,17 @@ from state.protocol import Outage
 
 
 class CommittedBatch(Struct, frozen=True):
-    """A committed batch. `ends` are the offsets after the last records it read, by partition."""
+    """A committed batch."""
 
     batch: int
-    ends: dict[int, int]
+    ends: dict[int, int]  # the offsets after the last records that it has read, by partition
 
 
 class Moved(Struct, frozen=True):
     """The origin of an imported state: the folder of `from_owner_id`, exported at `exported_at_ms`.
-    `owner_id` is the new folder's id (`streaming.service.ownership.owner`).
+
+    An owner id names the state of a folder in claims on the topics (`streaming.service.ownership.owner`).
+    `owner_id` is that of the new folder.
     """
 
     owner_id: str
@@ -29,24 +31,26 @@ class Moved(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """The cluster and topic of the state."""
+    """The cluster and topic of the state, and the numbers by which its groups are placed. A shard is the set
+    of groups that share one key of Spark's state.
+    """
 
     cluster_id: str
     requests_topic: str
     requests_topic_id: str  # "" until the first start on this state
     request_partitions: int
     member_id_namespace: str  # secret: it determines member ids
-    shards: int  # of each partition
+    shards: int  # number of shards of each requests partition
     moved: Moved | None = None  # set if the state was imported
-    state_partitions: int = 1  # in which Spark keeps the state
+    state_partitions: int = 1  # number of partitions of Spark's state
 
 
 class Epoch(Struct, frozen=True):
     """A configuration, and the first batch that uses it.
 
-    It is in force after `after_ms`, until the `after_ms` of the next epoch. The first epoch is in force
-    before, too. `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered
-    unread from the batch on: those of earlier epochs, and new ones.
+    The configuration is in force after `after_ms`, until the `after_ms` of the next epoch. The first epoch's
+    configuration is also in force before its `after_ms`. `settings` are by Kafka's dotted names. `skip` are
+    the ids of all records that batches from `from_batch` on write to the dead letters without decoding them.
     """
 
     from_batch: int
@@ -57,29 +61,26 @@ class Epoch(Struct, frozen=True):
 
 
 def configs_of(epochs: Sequence[Epoch], base: CoordinatorConfig) -> Configs:
-    """Return the configurations of these epochs by time. `base` has the values that are not settings, and is
-    the only configuration without epochs.
+    """Return the configurations of these epochs by time, or only `base` if there are no epochs. Each is
+    `base` with the settings of its epoch.
     """
     changes = [ConfigChange(e.after_ms, base.with_settings(e.settings)) for e in epochs]
     return Configs(changes[0].config if changes else base, changes[1:])
 
 
 class KnownOutage(Struct, frozen=True):
-    """An outage, and the first batch that uses it."""
+    """An outage, a span of time without a coordinator, and the first batch to which it applies."""
 
     from_batch: int
     outage: Outage
 
 
 class OwnerRecord(Struct, frozen=True):
-    """The data of one owner of the topics: the configurations and outages so far.
+    """The data of one owner of the topics, including those of earlier owners."""
 
-    `committed` is the last batch known to be committed, if any.
-    """
-
-    epochs: list[Epoch] = field(default_factory=list)
-    outages: list[KnownOutage] = field(default_factory=list)
-    committed: CommittedBatch | None = None
+    epochs: list[Epoch] = field(default_factory=list)  # all configurations so far
+    outages: list[KnownOutage] = field(default_factory=list)  # the last outages so far
+    committed: CommittedBatch | None = None  # the last batch known to be committed, None if none is
 
 
 # Storage for files that must outlive a coordinator's machine: a local folder, or one of a Hadoop file
@@ -87,28 +88,29 @@ class OwnerRecord(Struct, frozen=True):
 
 
 class Files(Protocol):
-    """A folder for files. Its errors are FolderErrors."""
+    """A folder for files. Its errors are FolderErrors, except for the FileNotFoundError of `read`."""
 
     @property
     def uri(self) -> str:
         """The folder's URI, in the form that Spark accepts."""
 
     @property
-    def local(self) -> Path | None:
+    def local_path(self) -> Path | None:
         """The folder as a path of this machine, None if it is remote."""
 
     def read(self, name: str) -> bytes:
         """Read a file. Raises FileNotFoundError, FolderError."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write or replace a file durably. After a crash meanwhile, the folder has the old or the new file.
-        Raises FolderNotWritable.
+        """Write or replace a file durably. If the process crashes in this call, the folder has the old or
+        the new file. Raises FolderNotWritable.
         """
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a file and return True, or return False if it exists. Raises FolderNotWritable.
 
-        If several machines do this at once, one succeeds. Object stores do not guarantee that.
+        If several machines create the file at the same time, only one succeeds. Object stores do not
+        guarantee that.
         """
 
     def names(self, folder: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The two logs of Spark's checkpoint: `offsets/N` is the plan of batch N, `commits/N` exists once it is
-committed. A file is a line with the version of the log, then JSON. In `offsets/N` a line with the watermark,
-the time and Spark's pinned settings comes before a line for each source: the coordinator's query has one, the
-observer's two.
+committed. A file is a line with the version of the log, then lines of JSON. In `offsets/N` they are a line
+with the watermark, the time and Spark's pinned settings, and a line with the end offsets of each source. The
+coordinator's query has one source, the observer's two.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ from kafka_why.local_files import FolderError
 
 SPARK = "spark"
 _WATERMARK, _TIMESTAMP, _NEXT_WATERMARK = "batchWatermarkMs", "batchTimestampMs", "nextBatchWatermarkMs"
-_METADATA_LINE, _SOURCE_LINE = 1, 2
+_METADATA_LINE, _FIRST_SOURCE_LINE = 1, 2
 _NO_OFFSETS = b"-"  # the line of a source that has no offsets yet
 _UNREADABLE = (LookupError, ValueError, msgspec.DecodeError)
 
 
-_MEND = "'group-coordinator state rollback' repairs it (docs/recovery.md, 'A damaged checkpoint')"
+_REPAIR = "'group-coordinator state rollback' repairs it (docs/recovery.md, 'A damaged checkpoint')"
 
 
 class SparkLogDamaged(FolderError):
@@ -27,32 +27,29 @@ class SparkLogDamaged(FolderError):
 
 
 class PlannedBatch(Struct, frozen=True):
-    """The plan of a batch: read up to the offsets `ends` (exclusive) by partition, under this watermark.
+    """The plan of a batch that reads one topic."""
 
-    `timestamp_ms` is the time of Spark's plan.
-    """
-
-    ends: dict[int, int]
-    watermark_ms: int
-    timestamp_ms: int
+    ends: dict[int, int]  # the offsets (exclusive) up to which the batch reads, by partition
+    watermark_ms: int  # the deadlines up to it fire in this batch
+    timestamp_ms: int  # when Spark planned the batch
 
 
 def last_batch(files: Files, log: str) -> int:
     """Return the last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if it is
     empty.
     """
-    names = files.names(f"{SPARK}/{log}")
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    return max((int(name) for name in files.names(f"{SPARK}/{log}") if name.isdigit()), default=-1)
 
 
 def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
-    """Return the offsets, by topic and partition, up to which (exclusive) a batch reads.
+    """Return the end offsets (exclusive) of a planned batch, by topic and partition.
 
     The result is empty if the batch is not planned. Raises SparkLogDamaged.
     """
     name = f"{SPARK}/offsets/{batch}"
     try:
-        first, *others = files.read(name).splitlines()[_SOURCE_LINE:]
+        # The unpacking raises ValueError if the file has no source line.
+        first, *others = files.read(name).splitlines()[_FIRST_SOURCE_LINE:]
         ends: dict[str, dict[int, int]] = {}
         for line in (first, *others):
             if line != _NO_OFFSETS:
@@ -60,7 +57,7 @@ def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
     except FileNotFoundError:
         return {}
     except _UNREADABLE as error:
-        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_REPAIR}") from error
     return ends
 
 
@@ -72,31 +69,32 @@ def read_planned(files: Files, batch: int, topic: str) -> PlannedBatch:
     try:
         lines = files.read(name).splitlines()
         metadata = msgspec.json.decode(lines[_METADATA_LINE], type=dict[str, Any])
-        ends = msgspec.json.decode(lines[_SOURCE_LINE], type=dict[str, dict[int, int]])
+        ends = msgspec.json.decode(lines[_FIRST_SOURCE_LINE], type=dict[str, dict[int, int]])
         return PlannedBatch(ends[topic], int(metadata[_WATERMARK]), int(metadata[_TIMESTAMP]))
     except _UNREADABLE as error:
-        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_REPAIR}") from error
 
 
 def read_next_watermark_ms(files: Files, batch: int) -> int:
-    """Read the watermark after a committed batch, in ms. Raises FileNotFoundError, SparkLogDamaged."""
+    """Read the watermark that follows a committed batch, in ms. Raises FileNotFoundError, SparkLogDamaged."""
     name = f"{SPARK}/commits/{batch}"
     try:
-        return int(_commit(files, name)[1][_NEXT_WATERMARK])
+        return int(_read_commit(files, name)[1][_NEXT_WATERMARK])
     except _UNREADABLE as error:
-        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_MEND}") from error
+        raise SparkLogDamaged(f"{files.uri}/{name} is damaged: {error!r}. {_REPAIR}") from error
 
 
 def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str) -> None:
-    """Write a batch's plan for a topic. The version and Spark's settings are those of batch 0."""
-    content = encode_planned(planned, topic, files.read(f"{SPARK}/offsets/0"))
-    files.write(f"{SPARK}/offsets/{batch}", content)
+    """Write a batch's plan for a topic. The version and Spark's settings are copied from the plan of batch 0,
+    which must exist.
+    """
+    files.write(f"{SPARK}/offsets/{batch}", encode_planned(planned, topic, files.read(f"{SPARK}/offsets/0")))
 
 
 def encode_planned(planned: PlannedBatch, topic: str, like: bytes) -> bytes:
     """Return the content of a file in Spark's folder `offsets`.
 
-    The version and Spark's settings are those of `like`, the content of another such file.
+    The version and Spark's settings are copied from `like`, the content of another such file.
     """
     lines = like.splitlines()
     metadata = msgspec.json.decode(lines[_METADATA_LINE], type=dict[str, Any])
@@ -106,13 +104,14 @@ def encode_planned(planned: PlannedBatch, topic: str, like: bytes) -> bytes:
 
 
 def rewrite_next_watermark_ms(files: Files, batch: int, watermark_ms: int) -> None:
-    """Change the watermark after a committed batch."""
+    """Replace the watermark that follows a committed batch."""
     name = f"{SPARK}/commits/{batch}"
-    version, commit = _commit(files, name)
+    version, commit = _read_commit(files, name)
     commit |= {_NEXT_WATERMARK: watermark_ms}
     files.write(name, b"\n".join([version, msgspec.json.encode(commit)]))
 
 
-def _commit(files: Files, name: str) -> tuple[bytes, dict[str, Any]]:
+def _read_commit(files: Files, name: str) -> tuple[bytes, dict[str, Any]]:
+    """Return the version line and the fields of a file in Spark's folder `commits`."""
     version, content = files.read(name).splitlines()[:2]
     return version, msgspec.json.decode(content, type=dict[str, Any])

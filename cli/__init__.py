@@ -1,5 +1,5 @@
-"""The command `group-coordinator`, with the subcommands of `kafka-why`. It imports a subcommand's module when
-the subcommand is called.
+"""The command `group-coordinator`, with the subcommands of `kafka-why`. It imports a subcommand's module only
+when the subcommand is called.
 
 Importing Spark takes a second and 140 MB, and most subcommands do not need it.
 """
@@ -33,7 +33,7 @@ class _Program(Program):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Check the packages before the first import of a subcommand, also for `--help`."""
+        """Check that Python finds this project's packages, before the first subcommand is imported."""
         from cli.own_packages import check_own_packages
 
         check_own_packages()

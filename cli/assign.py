@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
@@ -17,24 +18,24 @@ from kafka_why.assign.model import (
     read_weights,
 )
 from kafka_why.cli.groups.common import connected, output_option, timeout_option
-from kafka_why.cli.output import configure_logs, show, show_json
-from kafka_why.cli.parameters import ParsedOption, WholeNumber, as_object, cluster_options
+from kafka_why.cli.output import show, show_json
+from kafka_why.cli.parameters import ParsedOption, WholeNumber, as_object, cluster_options, prefix_option
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import STREAMS
-from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.groups.gather import describe_groups, describe_partitions
 from kafka_why.wording import Names, visible_text
 from operations.assign.compare import (
     CLIENT_STRATEGIES,
-    KNOWN,
+    NOW,
+    STRATEGIES,
     StrategyResult,
+    assignment_result,
     check_strategy,
-    current_result,
     live_group,
     outcome_text,
-    outcomes,
     rounds,
+    strategy_result,
     subscribed_topics,
     summary_text,
 )
@@ -54,17 +55,17 @@ class AssignOptions:
     """
 
     topics: dict[str, int] | None
-    members: str | None
+    members: str | None  # the text of --members
     source: Path | None
     group_id: str | None
     client_config: ClientConfig | None
     prefix: str
     timeout_ms: int
     strategies: Sequence[str]
-    current: str | None
-    gone: Sequence[str]  # members to remove
-    come: Sequence[str]  # members to add
-    standbys: Sequence[int]
+    current: str | None  # a file, or the name of a strategy
+    removed: Sequence[str]  # names of members
+    added: Sequence[str]  # each as in --members
+    standbys: Sequence[int]  # numbers of standby replicas, each for a result of its own
     weights: Path | None
     summary: bool
     output: str
@@ -88,10 +89,8 @@ class AssignOptions:
 @click.option(
     "--from-group", "group_id", metavar="GROUP", help="A group of the coordinator in its present state."
 )
-@cluster_options(required=False)
-@click.option(
-    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
-)
+@cluster_options("The cluster with the coordinator's topics.", required=False)
+@prefix_option
 @timeout_option
 @click.option(
     "--strategy",
@@ -100,16 +99,17 @@ class AssignOptions:
     default=CLIENT_STRATEGIES,
     type=ParsedOption("NAME", check_strategy),
     metavar="NAME",
-    help=f"A strategy; repeatable; default: the strategies of Kafka's clients. Known: {', '.join(KNOWN)}.",
+    help="A strategy; repeatable; default: the strategies of Kafka's clients. "
+    f"Known: {', '.join(STRATEGIES)}.",
 )
 @click.option(
     "--current",
     metavar="FILE|NAME",
     help="The current assignment: a JSON file, or the strategy that computes it.",
 )
-@click.option("--without", "gone", multiple=True, metavar="MEMBER", help="A member to remove; repeatable.")
+@click.option("--without", "removed", multiple=True, metavar="MEMBER", help="A member to remove; repeatable.")
 @click.option(
-    "--with", "come", multiple=True, metavar="ID[=TOPIC+TOPIC]", help="A member to add; repeatable."
+    "--with", "added", multiple=True, metavar="ID[=TOPIC+TOPIC]", help="A member to add; repeatable."
 )
 @click.option(
     "--standby-replicas",
@@ -129,45 +129,43 @@ def assign(options: AssignOptions) -> None:
     Each strategy starts from the current assignment. If none is given and members are added or removed, each
     strategy starts from its own assignment for the earlier members.
     """
-    configure_logs()
-    try:
-        group = _group(options)
-        answer = (
-            _streams_results(group, options)
-            if isinstance(group, StreamsSpec)
-            else _group_results(group, options)
-        )
-    except InputError as error:
-        raise click.ClickException(str(error)) from error
-    names = Names([share.member_id for outcome in answer for share in outcome.shares])
-    _show(answer, names, options.output, summary=options.summary)
+    group = _group(options)
+    results = (
+        _streams_results(group, options) if isinstance(group, StreamsSpec) else _group_results(group, options)
+    )
+    names = Names([share.member_id for result in results for share in result.shares])
+    _show(results, names, options.output, summary=options.summary)
 
 
 def _group_results(group: GroupSpec, options: AssignOptions) -> list[StrategyResult]:
+    """Return the current assignment, if one is given, and a result for each strategy."""
     if options.standbys:
         raise InputError("--standby-replicas is for streams groups")
-    before = _completed(group, options.current, options.weights)
-    after = _changed(before, options.gone, options.come)
-    answer = outcomes(before, after, dict.fromkeys(options.strategies))
-    if before.current is not None:
-        answer.insert(0, current_result(before, before.current))
-    return answer
+    before = _with_weights_and_current(group, options.weights, options.current)
+    after = _with_changed_members(before, options.removed, options.added)
+    current = [] if before.current is None else [assignment_result(NOW, before, before.current)]
+    strategies = dict.fromkeys(options.strategies)  # each once
+    return [*current, *(strategy_result(strategy, before, after) for strategy in strategies)]
 
 
 def _streams_results(group: StreamsSpec, options: AssignOptions) -> list[StrategyResult]:
-    """Return the results for a streams group. The assignor is Kafka's own."""
-    gone = [_member_named(name, group.members, {}) for name in options.gone]
-    return streams_outcomes(group, gone, options.come, options.standbys)
+    """Return a result for each number of standby replicas. The assignor is Kafka's own."""
+    removed = [_member_named(name, group.members) for name in options.removed]
+    return streams_outcomes(group, removed, options.added, options.standbys)
 
 
 def _group(options: AssignOptions) -> GroupSpec | StreamsSpec:
     """Return the group that the options describe.
 
-    Raises InputError, or UsageError unless there is one source.
+    Raises InputError, or UsageError unless exactly one source is given, with all its options.
     """
-    ways = [(options.topics, options.members), (options.source,), (options.group_id, options.client_config)]
-    chosen = [way for way in ways if any(given is not None for given in way)]
-    if len(chosen) != 1 or None in chosen[0]:
+    sources = [
+        (options.topics, options.members),
+        (options.source,),
+        (options.group_id, options.client_config),
+    ]
+    given_sources = [source for source in sources if any(option is not None for option in source)]
+    if len(given_sources) != 1 or None in given_sources[0]:
         raise click.UsageError(_SOURCES)
     if options.topics and options.members:
         return GroupSpec(options.topics, parse_members(options.members, options.topics))
@@ -181,57 +179,66 @@ def _group(options: AssignOptions) -> GroupSpec | StreamsSpec:
 def _from_group(
     group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int
 ) -> GroupSpec | StreamsSpec:
+    """Return a group of a coordinator in its present state. Raises InputError if the group is not there."""
     with connected(CoordinatorCluster, client_config, prefix, timeout_ms) as cluster:
-        found = describe_groups(cluster.requests, {group_id: None}, with_offsets=True)
-        if group_id not in found.groups:
-            raise InputError(*found.refusals())
-        described = found.groups[group_id]
+        descriptions = describe_groups(cluster.requests, {group_id: None}, with_offsets=True)
+        if group_id not in descriptions.groups:
+            raise InputError(*descriptions.refusals())
+        described = descriptions.groups[group_id]
         if described.group_type == STREAMS:
             return streams_spec(described)
-        topics = cluster.log.topics().difference(cluster.layout.topics)
-        there = cluster.log.existing(subscribed_topics(described, topics))
-        counts = {topic: len(partitions) for topic, partitions in there.items()}
-        return live_group(described, counts, describe_partitions(cluster.log, found)[group_id])
+        topics = cluster.log.topics.difference(cluster.layout.topics)  # without the coordinator's own topics
+        existing = cluster.log.existing(subscribed_topics(described, topics))
+        partition_counts = {topic: len(partitions) for topic, partitions in existing.items()}
+        return live_group(
+            described, partition_counts, describe_partitions(cluster.log, descriptions)[group_id]
+        )
 
 
-def _completed(group: GroupSpec, current: str | None, weights: Path | None) -> GroupSpec:
-    """Return the group with the user's weights and current assignment."""
+def _with_weights_and_current(group: GroupSpec, weights: Path | None, current: str | None) -> GroupSpec:
+    """Return the group with weights from a file, and with `current`, which is a file or a strategy's name."""
     if weights is not None:
         group = replace(group, weights=read_weights(weights))
-    if current in KNOWN:
+    if current in STRATEGIES:
+        # The assignment after the last rebalance, if the members held nothing before the first.
         return replace(group, current=rounds(current, group, {})[-1])
     return group if current is None else replace(group, current=read_assignment(Path(current)))
 
 
-def _changed(group: GroupSpec, gone: Sequence[str], come: Sequence[str]) -> GroupSpec:
-    """Return the group after `come` were added and `gone` removed. Raises InputError."""
-    for text in come:
+def _with_changed_members(group: GroupSpec, removed: Sequence[str], added: Sequence[str]) -> GroupSpec:
+    """Return the group with members added, and then others removed. Raises InputError."""
+    for text in added:
         for member_id, member in parse_members(text, group.topics).items():
             group = group.with_member(member_id, member)
-    for name in gone:
+    for name in removed:
         instances = {member_id: member.instance_id for member_id, member in group.members.items()}
         group = group.without(_member_named(name, group.members, instances))
     return group
 
 
 def _member_named(
-    name: str, members: Collection[MemberId], instances: Mapping[MemberId, str | None]
+    name: str,
+    members: Collection[MemberId],
+    instances: Mapping[MemberId, str | None] = MappingProxyType({}),
 ) -> MemberId:
-    """Return the member with this id, instance id or displayed name. Raises InputError."""
+    """Return the member with this id, or else this instance id, or else this displayed name.
+
+    Raises InputError if none of them names exactly one member.
+    """
     names = Names(members)
-    ways: Sequence[Callable[[MemberId], str | None]] = (str, instances.get, names.of)
-    for way in ways:
-        found = [member_id for member_id in members if way(member_id) == name]
-        if len(found) == 1:
-            return found[0]
+    names_of_member: Sequence[Callable[[MemberId], str | None]] = (str, instances.get, names.of)
+    for name_of in names_of_member:
+        matches = [member_id for member_id in members if name_of(member_id) == name]
+        if len(matches) == 1:
+            return matches[0]
     raise InputError(f"no member is called {name}; there are {', '.join(map(names.of, members))}")
 
 
-def _show(answer: Sequence[StrategyResult], names: Names, output: str, *, summary: bool) -> None:
+def _show(results: Sequence[StrategyResult], names: Names, output: str, *, summary: bool) -> None:
     if output == "json":
-        show_json(answer)
+        show_json(results)
         return
-    blocks = [] if summary else [outcome_text(outcome, names) for outcome in answer]
-    if summary or len(answer) > 1:
-        blocks.append(summary_text(answer))
+    blocks = [] if summary else [outcome_text(result, names) for result in results]
+    if summary or len(results) > 1:
+        blocks.append(summary_text(results))
     show(visible_text(blocks, "\n\n"))

@@ -7,16 +7,11 @@ from typing import Any
 
 import click
 import re2
-from kafka.errors import KafkaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.codec import StateError
-from checkpoints.sealed_file import ExportError
-from embedded.broker import BrokerFailed, EmbeddedBroker, check_broker_settings
-from embedded.jars import JarsUnavailable
-from embedded.java import JavaNotFound
+from embedded.broker import EmbeddedBroker, check_broker_settings
 from gateway.net.advertised import parse_templates
 from gateway.net.first_bytes import parse_network
 from kafka_why.cli.parameters import (
@@ -26,26 +21,20 @@ from kafka_why.cli.parameters import (
     WholeNumber,
     as_object,
     cluster_options,
-    with_options,
 )
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
+from kafka_why.errors import UserFacingError
+from kafka_why.local_files import DEFAULT_DATA_DIR
 from kafka_why.metrics.series import DEFAULT_GROUPS, SeriesBounds
 from records.topic_patterns import compiled, error_text
-from state.config import CoordinatorConfig
 from streaming.query.admission import parse_shards
-from streaming.query.jvm import SparkFailed
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.spark_settings import (
     DEFAULT_STATE_PARTITIONS,
-    SettingRefused,
     check_given,
     check_master,
 )
 from streaming.query.storage import storage_at
-from streaming.service.stored_state.continuation import NotContinued
-from streaming.service.stored_state.moving import MoveRefused, StateNotRead
-from streaming.service.stored_state.rollback import RollbackRefused
 
 LISTENERS = ParsedOption(
     "HOST:PORT,...",
@@ -65,23 +54,25 @@ SHARDS = ParsedOption("NUMBER", parse_shards, "a power of two such as 64")
 """Parses to the number of shards of a partition."""
 
 
-PLACE = ParsedOption(
+CHECKPOINT_LOCATION = ParsedOption(
     "PLACE", lambda place: storage_at(place).uri, "a path, or a URI such as hdfs://HOST:PORT/PATH"
 )
 """Parses to a str: the path or URI of a checkpoint."""
 
 
-def _pattern(text: str) -> Any:
+def _parse_pattern(text: str) -> Any:
     try:
         return compiled(text)
     except re2.error as error:
         raise ValueError(f"{text!r} is not a regular expression of RE2: {error_text(error)}") from error
 
 
-PATTERN = ParsedOption("REGEX", _pattern, "one such as 'payments-.*'")
+PATTERN = ParsedOption("REGEX", _parse_pattern, "one such as 'payments-.*'")
 """Parses to a compiled pattern of RE2."""
 
-_SERIES_OPTIONS = (
+series_options = as_object(
+    SeriesBounds,
+    "series",
     click.option(
         "--metrics-groups",
         "groups",
@@ -97,23 +88,16 @@ _SERIES_OPTIONS = (
         help="Groups whose whole id matches get their own metrics before all others.",
     ),
 )
-
-
-def series_options(command: Command) -> Command:
-    """Add the options that select groups with metrics of their own. The command gets them as `series`."""
-    return with_options(as_object(SeriesBounds, "series")(command), *_SERIES_OPTIONS)
-
-
-def parse_settings(settings: Sequence[str]) -> dict[str, str]:
-    """Return the coordinator's settings by Kafka's names. Raises BadParameter if one is invalid."""
-    return checked_pairs(settings, "-c", CoordinatorConfig().with_settings)
+"""The options that select groups with metrics of their own. The command gets them as `series`."""
 
 
 def parse_broker_settings(settings: Sequence[str], client_config: ClientConfig | None) -> dict[str, str]:
-    """Return the embedded broker's settings. Raises UsageError."""
+    """Return the embedded broker's settings by name.
+
+    Raises UsageError if a setting is invalid, or if `client_config` names another broker.
+    """
     option = "--broker-config"
     if settings and client_config is not None:
-        # There is no embedded broker.
         raise click.UsageError(
             f"{option} configures the embedded broker, but --bootstrap-servers or --client-config names "
             "another broker"
@@ -124,8 +108,16 @@ def parse_broker_settings(settings: Sequence[str], client_config: ClientConfig |
 def checked_pairs(
     settings: Sequence[str], option: str, check: Callable[[dict[str, str]], object]
 ) -> dict[str, str]:
-    """Return NAME=VALUE options by their names. Raises BadParameter if `check` raises a ValueError."""
-    pairs = name_value_pairs(settings, option)
+    """Return the values of NAME=VALUE options by name.
+
+    Raises BadParameter if one is not NAME=VALUE, or if `check` raises a ValueError.
+    """
+    pairs = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint=option)
+        pairs[name.strip()] = value.strip()
     try:
         check(pairs)
     except ValueError as error:
@@ -133,18 +125,12 @@ def checked_pairs(
     return pairs
 
 
-def name_value_pairs(settings: Sequence[str], option: str) -> dict[str, str]:
-    """Return the settings by their names. Raises BadParameter if one is not NAME=VALUE."""
-    parsed = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint=option)
-        parsed[name.strip()] = value.strip()
-    return parsed
+_SPARK_CONF_OPTION = "--spark-conf"
 
 
-_CONF = "--spark-conf"
+def _checked_master(text: str) -> str:
+    check_master(text)
+    return text
 
 
 STATE_PARTITIONS = click.option(
@@ -154,17 +140,17 @@ STATE_PARTITIONS = click.option(
     f"[default: {DEFAULT_STATE_PARTITIONS}]",
 )
 SPARK_CONF = click.option(
-    _CONF,
+    _SPARK_CONF_OPTION,
     "spark",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=lambda _, __, value: _checked_conf(value),
+    callback=lambda _, __, value: checked_pairs(value, _SPARK_CONF_OPTION, check_given),
     help="A setting of Spark; repeatable.",
 )
 SPARK_OPTIONS = (
     click.option(
         "--master",
-        callback=lambda _, __, value: _checked_master(value),
+        type=ParsedOption("TEXT", _checked_master),
         help="Spark's master, such as spark://HOST:7077; default: local threads, one a core, or the master "
         "of spark-submit.",
     ),
@@ -179,74 +165,43 @@ SPARK_OPTIONS = (
 )
 
 
-def _checked_master(master: str | None) -> str | None:
-    if master is not None:
-        try:
-            check_master(master)
-        except SettingRefused as error:
-            raise click.BadParameter(str(error)) from error
-    return master
-
-
-def _checked_conf(given: Sequence[str]) -> dict[str, str]:
-    conf = name_value_pairs(given, _CONF)
-    try:
-        check_given(conf)
-    except SettingRefused as error:
-        raise click.BadParameter(str(error)) from error
-    return conf
-
-
-# Shared parts of commands that read a coordinator's data folder: the option, the folder's broker, the errors.
-
-
-_ERRORS = (BrokerFailed, ExportError, FolderError, JarsUnavailable, JavaNotFound, KafkaError, StateError)
-
-
 def data_dir_option(note: str, *, exists: bool = True) -> Callable[[Command], Command]:
-    """Add `--data-dir` of a coordinator. With `exists`, the folder must exist even if it is not used."""
+    """Add `--data-dir` of a coordinator. With `exists`, click refuses a folder that is missing.
+
+    A command that can run without the folder needs `exists=False`, because click checks the default too.
+    """
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False, exists=exists),
         default=DEFAULT_DATA_DIR,
         show_default=True,
-        help=f"The coordinator's data folder, as `run` has it. {note}",
+        help=f"The coordinator's data folder, as given to `run`. {note}",
     )
 
 
 @contextmanager
-def cluster(data_dir: Path, client_config: ClientConfig | None) -> Iterator[ClientConfig | None]:
-    """Yield the given cluster, or else the data folder's own broker, or None if it has none."""
-    own = data_dir / "broker"
-    if client_config is not None or not own.is_dir():
+def cluster_or_embedded(data_dir: Path, client_config: ClientConfig | None) -> Iterator[ClientConfig | None]:
+    """Yield `client_config` if it is given. Otherwise run the data folder's embedded broker during the block,
+    and yield its settings, or yield None if the folder has no embedded broker.
+    """
+    broker_dir = data_dir / "broker"
+    if client_config is not None or not broker_dir.is_dir():
         yield client_config
         return
-    with EmbeddedBroker(own) as broker:
+    with EmbeddedBroker(broker_dir) as broker:
         yield broker.client_config
 
 
-@contextmanager
-def reported(*others: type[Exception]) -> Iterator[None]:
-    """Turn the errors of a data folder, and `others`, into a sentence and exit code 1."""
-    try:
-        yield
-    except (*_ERRORS, *others) as error:
-        raise click.ClickException(str(error).partition("\n")[0] or type(error).__name__) from error
+def checkpoint_options(command: Command) -> Command:
+    """Add Spark's settings, and `--checkpoint` for a checkpoint outside the data folder."""
+    return SPARK_CONF(CHECKPOINT_OPTION(command))
 
 
-STATE_ERRORS = (MoveRefused, NotContinued, PySparkException, RollbackRefused, SparkFailed, StateNotRead)
-
-
-def place_options(command: Command) -> Command:
-    """Add Spark's settings, and `--checkpoint` for one that is not in the data folder."""
-    return SPARK_CONF(PLACE_OPTION(command))
-
-
-PLACE_OPTION = click.option(
+CHECKPOINT_OPTION = click.option(
     "--checkpoint",
-    "place",
-    type=PLACE,
-    help="Path or URI of the checkpoint, as `run` has it. Default: in the data folder.",
+    "location",
+    type=CHECKPOINT_LOCATION,
+    help="Path or URI of the checkpoint, as given to `run`. Default: in the data folder.",
 )
 
 
@@ -260,29 +215,40 @@ def servers_option(purpose: str) -> Callable[[Command], Command]:
 
 
 def coordinator_folder(data_dir: Path) -> Path:
-    """Return the coordinator's folder in a data folder. Raises MoveRefused."""
+    """Return the coordinator's folder in a data folder. Raises UserFacingError if it is missing."""
     folder = data_dir / "coordinator"
     if not folder.is_dir():
-        raise MoveRefused(f"{data_dir} has no folder of a coordinator")
+        raise UserFacingError(f"{data_dir} has no folder of a coordinator")
     return folder
 
 
 @contextmanager
-def spark_session(log_path: Path, hold_fd: int | None = None) -> Iterator[SparkSession]:
-    """Yield a Spark session of this command."""
-    with Session(log_path=log_path, app_name="group-coordinator state", hold_fd=hold_fd) as session:
-        yield session.spark
+def spark_session(
+    log_path: Path, hold_fd: int | None = None, extra: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Yield a Spark session. Its JVM keeps `hold_fd`, the file descriptor of a lock, open until the JVM ends.
+
+    An error of Spark ends the command with the first line of its message.
+    """
+    with Session(
+        log_path=log_path, app_name="group-coordinator state", hold_fd=hold_fd, extra=extra
+    ) as session:
+        try:
+            yield session.spark
+        except PySparkException as error:
+            raise click.ClickException(str(error).partition("\n")[0]) from error
 
 
 @contextmanager
-def opened(
-    data_dir: Path, place: str | None, spark: Mapping[str, str]
+def open_checkpoint(
+    data_dir: Path, location: str | None, spark: Mapping[str, str]
 ) -> Iterator[tuple[Checkpoint, SparkSession]]:
-    """Yield a coordinator's checkpoint and a Spark session that can read it. The checkpoint is not locked."""
-    storage = storage_at(place or str(coordinator_folder(data_dir)))
-    with Session(
-        log_path=data_dir / "state.log",
-        app_name="group-coordinator state",
-        extra={CHECKPOINT_FILE_MANAGER: storage.file_manager, **spark},
-    ) as session:
-        yield Checkpoint(storage.open(lambda: session.spark)), session.spark
+    """Yield a coordinator's checkpoint and a Spark session that can read it.
+
+    The checkpoint is not locked, so the coordinator may run.
+    """
+    storage = storage_at(location or str(coordinator_folder(data_dir)))
+    extra = {CHECKPOINT_FILE_MANAGER: storage.file_manager, **spark}
+    with spark_session(data_dir / "state.log", extra=extra) as session:
+        # Storage such as HDFS is read through Spark.
+        yield Checkpoint(storage.open(lambda: session)), session

@@ -1,5 +1,5 @@
 """`group-coordinator gateway` and `rocketmq-gateway`: Kafka's wire protocol or RocketMQ's remoting protocol
-in front of a coordinator that runs elsewhere; and `gateway-user`, an entry of a gateway's users file.
+in front of a coordinator that runs elsewhere. `gateway-user` prints an entry for a gateway's users file.
 """
 
 import json
@@ -9,20 +9,18 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import click
-from kafka.errors import KafkaError
 from prometheus_client import CollectorRegistry
 
-from cli.gateway_options import Listening, gateway_options
-from cli.gateway_processes import ProcessFailed, ProcessOptions, ServedGateway, serving_processes
-from cli.rocketmq_options import NAME_SERVERS, RocketmqListening, rocketmq_options
+from cli.gateway_options import ListenerOptions, gateway_options
+from cli.gateway_processes import ServedGateway, serving_processes
+from cli.rocketmq_options import NAME_SERVERS, RocketmqListenerOptions, rocketmq_options
 from gateway.metrics.collector import GatewayCollector
 from gateway.rocketmq.metrics import ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX
-from gateway.rocketmq.service import ROCKETMQ_CHECKS, ROCKETMQ_STARTUP_ERRORS, running_rocketmq
-from gateway.running import CHECKS, LISTENING, Checks, RunningGateway
-from gateway.service import STARTUP_ERRORS, running
+from gateway.rocketmq.service import ROCKETMQ_CHECKS, running_rocketmq
+from gateway.running import CHECKS, LISTENING, Checks
+from gateway.service import running
 from kafka_why.cli.output import (
     StopEvent,
-    configure_logs,
     exit_on_signals,
     show,
     show_data,
@@ -30,10 +28,8 @@ from kafka_why.cli.output import (
     stop_on_signals,
     watching_threads,
 )
-from kafka_why.cli.parameters import HOST, Command, WholeNumber, cluster_options, with_options
+from kafka_why.cli.parameters import HOST, Command, WholeNumber, cluster_options, prefix_option, with_options
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.rocketmq import RocketMqServers
-from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.credentials import (
     HASHES,
     MAX_ITERATIONS,
@@ -43,8 +39,7 @@ from kafka_why.credentials import (
     Users,
 )
 from kafka_why.metrics.http import HttpPort
-from kafka_why.topic_reader import ClientError, layout_on
-from kafka_why.web import WebUnavailable
+from kafka_why.topic_reader import layout_on
 from streaming.query.session import LOOPBACK
 
 
@@ -71,9 +66,7 @@ def metrics_options(command: Command) -> Command:
 @click.command()
 @cluster_options()
 @gateway_options("--listen", default="127.0.0.1:9192")
-@click.option(
-    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
-)
+@prefix_option
 @click.option(
     "--processes",
     type=WholeNumber(1),
@@ -87,7 +80,7 @@ def gateway(
     client_config: ClientConfig,
     prefix: str,
     processes: int,
-    listening: Listening,
+    listening: ListenerOptions,
     metrics_host: str,
     metrics_port: int,
     as_json: bool,
@@ -98,39 +91,42 @@ def gateway(
     """
     if processes > 1 and not listening.listen.port:
         raise click.UsageError("--processes needs a port in --listen, because all processes share it")
-    configure_logs()
     exit_on_signals()
     stop = StopEvent()
-    try:
-        with (
-            _serving(client_config, prefix, processes, listening, stop) as served,
-            gateway_http_port(
-                served,
-                stop,
-                metrics_host,
-                metrics_port,
-                collector=GatewayCollector(served.numbers),
-                checks=CHECKS,
-            ) as http,
-        ):
-            _serve(served, http, stop, as_json, "bootstrap.servers", broker=str(client_config))
-            served.drain(listening.drain_timeout_s)
-    except (*STARTUP_ERRORS, ProcessFailed, WebUnavailable, ClientError, KafkaError) as error:
-        raise click.ClickException(str(error)) from error
+    with (
+        _running_gateway(client_config, prefix, processes, listening, stop) as served,
+        gateway_http_port(
+            served,
+            stop,
+            metrics_host,
+            metrics_port,
+            collector=GatewayCollector(served.numbers),
+            checks=CHECKS,
+        ) as http,
+    ):
+        _show_ready_and_wait(
+            served, http, stop, as_json=as_json, setting="bootstrap.servers", broker=str(client_config)
+        )
+        served.drain(listening.drain_timeout_s)
 
 
-def _serve(
-    served: ServedGateway, http: HttpPort, stop: StopEvent, as_json: bool, setting: str, **behind: str
+def _show_ready_and_wait(
+    served: ServedGateway, http: HttpPort, stop: StopEvent, *, as_json: bool, setting: str, **cluster: str
 ) -> None:
-    """Show that the gateway is ready, with its clients' setting, and wait for its end."""
+    """Show that the gateway is ready, and wait until it is stopped.
+
+    Clients set `setting` to its address. `cluster` is the JSON field with the address of its cluster.
+    """
     stop_on_signals(stop)
-    ready = {"gateway": str(served.address), **behind, "metrics": http.url}
-    for_people = f"ready: clients take {setting}={served.address}; metrics {http.url}"
-    show_encoded(json.dumps(ready)) if as_json else show(for_people)
+    ready = {"gateway": str(served.address), **cluster, "metrics": http.url}
+    if as_json:
+        show_encoded(json.dumps(ready))
+    else:
+        show(f"ready: clients take {setting}={served.address}; metrics {http.url}")
     stop.wait()
     if stop.failure is not None:
         raise click.ClickException(stop.failure)
-    exit_on_signals()  # a second one ends it at once
+    exit_on_signals()  # a second signal ends the command without a drain
 
 
 def gateway_http_port(
@@ -142,7 +138,10 @@ def gateway_http_port(
     collector: GatewayCollector,
     checks: Collection[str],
 ) -> HttpPort:
-    """Serve the gateway's metrics, /healthz and /readyz. `checks` are the names of all its checks."""
+    """Serve the gateway's metrics, /healthz and /readyz. `checks` are the names of all its checks.
+
+    /readyz reports all checks. /healthz reports none: an answer shows that the event loop runs.
+    """
 
     def ready(exclude: Collection[str]) -> Checks:
         if stop.is_set():
@@ -151,16 +150,17 @@ def gateway_http_port(
 
     registry = CollectorRegistry()
     registry.register(collector)
-    # /healthz excludes every check: that the call returns shows that the event loop answers.
-    return HttpPort(host, port, registry, {"/healthz": lambda _: served.checks(checks), "/readyz": ready})
+    return HttpPort(
+        host, port, registry, {"/healthz": lambda _: served.checks(exclude=checks), "/readyz": ready}
+    )
 
 
 @contextmanager
-def _serving(
-    client_config: ClientConfig, prefix: str, processes: int, listening: Listening, stop: StopEvent
+def _running_gateway(
+    client_config: ClientConfig, prefix: str, processes: int, listening: ListenerOptions, stop: StopEvent
 ) -> Iterator[ServedGateway]:
     if processes > 1:
-        with serving_processes(ProcessOptions(client_config, prefix, listening), processes, stop) as served:
+        with serving_processes(client_config, prefix, listening, processes, stop) as served:
             yield served
         return
     security = listening.security()
@@ -170,7 +170,7 @@ def _serving(
 
 
 @click.command()
-@cluster_options()
+@cluster_options("The cluster with the coordinator's topics.")
 @click.option(
     "--namesrv",
     type=NAME_SERVERS,
@@ -179,15 +179,13 @@ def _serving(
     help="Name servers of the RocketMQ cluster.",
 )
 @rocketmq_options(listen="127.0.0.1:9876")
-@click.option(
-    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
-)
+@prefix_option
 @metrics_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
 def rocketmq_gateway(
     client_config: ClientConfig,
     namesrv: tuple[str, ...],
-    rocketmq: RocketmqListening,
+    rocketmq: RocketmqListenerOptions,
     prefix: str,
     metrics_host: str,
     metrics_port: int,
@@ -198,35 +196,25 @@ def rocketmq_gateway(
     Requests about consumer groups go to the coordinator, all others to the cluster of the name servers. The
     coordinator's topics are on a Kafka cluster.
     """
-    configure_logs()
     exit_on_signals()
     stop = StopEvent()
-    try:
-        with (
-            watching_threads(stop.fail),
-            _serving_rocketmq(rocketmq, rocketmq.servers(namesrv), client_config, prefix) as served,
-            gateway_http_port(
-                served,
-                stop,
-                metrics_host,
-                metrics_port,
-                collector=GatewayCollector(served.numbers, ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX),
-                checks=ROCKETMQ_CHECKS,
-            ) as http,
-        ):
-            _serve(served, http, stop, as_json, "namesrvAddr", namesrv=";".join(namesrv))
-            served.drain(rocketmq.drain_timeout_s)
-    except (*ROCKETMQ_STARTUP_ERRORS, OSError, ValueError, WebUnavailable, ClientError, KafkaError) as error:
-        raise click.ClickException(str(error)) from error
-
-
-@contextmanager
-def _serving_rocketmq(
-    rocketmq: RocketmqListening, servers: RocketMqServers, client_config: ClientConfig, prefix: str
-) -> Iterator[RunningGateway]:
-    options = rocketmq.options(servers, client_config, layout_on(client_config, prefix))
-    with running_rocketmq(options) as gateway:
-        yield gateway
+    options = rocketmq.options(rocketmq.servers(namesrv), client_config, layout_on(client_config, prefix))
+    with (
+        watching_threads(stop.fail),
+        running_rocketmq(options) as served,
+        gateway_http_port(
+            served,
+            stop,
+            metrics_host,
+            metrics_port,
+            collector=GatewayCollector(served.numbers, ROCKETMQ_FAMILIES, ROCKETMQ_PREFIX),
+            checks=ROCKETMQ_CHECKS,
+        ) as http,
+    ):
+        _show_ready_and_wait(
+            served, http, stop, as_json=as_json, setting="namesrvAddr", namesrv=";".join(namesrv)
+        )
+        served.drain(rocketmq.drain_timeout_s)
 
 
 @click.command()
@@ -256,8 +244,8 @@ def gateway_user(name: str, mechanism: str, iterations: int) -> None:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise click.ClickException("the standard input has no password")
-    entry = ScramCredential.of(mechanism, password, iterations).entry(mechanism)
-    line = f"{name}:{entry}"
+    # The gateway must read exactly one entry for this name from the line.
+    line = f"{name}:{ScramCredential.of(mechanism, password, iterations).entry(mechanism)}"
     try:
         is_usable = Users([line]).mechanisms == (mechanism,) and "\n" not in name and ":" not in name
     except InvalidEntry:

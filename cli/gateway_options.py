@@ -16,49 +16,44 @@ from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL
 from gateway.upstream.share_groups import Coordinators
 from kafka_why.cli.parameters import (
     ADDRESS,
+    FILE,
     HOST,
     Command,
     DecimalNumber,
     WholeNumber,
     as_object,
     shared_fields,
-    with_options,
 )
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 
-ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"
-GATEWAYS, CLIENTS = "gateway", "client"
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+ACLS_OFF, ACLS_OF_CLUSTER = "off", "cluster"  # values of --acls
+GATEWAYS, CLIENTS = "gateway", "client"  # values of --broker-principal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening(GatewaySettings):
+class ListenerOptions(GatewaySettings):
     """The options of a gateway's listener, named as click passes them."""
 
     listen: Address
     certificate: Path | None  # None: plain text
     key: Path | None  # None: in the certificate's file
     users: Path | None  # None: no authentication, unless `security_config` has keys for clients' tokens
-    security_config: Path | None
-    broker_principal: str  # that the brokers see in clients' requests: GATEWAYS or CLIENTS
-    share_groups: str
+    security_config: Path | None  # file with Kafka's security settings of a listener
+    broker_principal: str  # the principal of clients' requests at the brokers: GATEWAYS or CLIENTS
+    share_groups: str  # a value of `Coordinators`
     client_telemetry: bool
     client_telemetry_interval_ms: int
     acls: str  # `off`, `cluster` or a file
     acls_interval_s: float
-    super_users: str
+    super_users: str  # principals, separated by semicolons
     allow_everyone_if_no_acl_found: bool
     drain_timeout_s: float
 
     def __post_init__(self) -> None:
         if self.templates and self.advertised_host is not None:
             raise click.UsageError("--advertised-host and --advertised-listeners cannot be combined")
-        self._check_acls()
-
-    def _check_acls(self) -> None:
-        """Raise UsageError for options that would have no effect without ACLs, or are invalid."""
         if self.acls == ACLS_OFF and self.super_users:
             raise click.UsageError("--super-users needs --acls")
         if self.acls == ACLS_OFF and self.allow_everyone_if_no_acl_found:
@@ -70,9 +65,12 @@ class Listening(GatewaySettings):
 
     def security(self) -> ListenerSecurity:
         """Read the security settings, and the files that they name. Raises SecurityError."""
-        by_broker = self.broker_principal == CLIENTS
         return ListenerSecurity.read(
-            self.certificate, self.key, self.users, self.security_config, by_broker=by_broker
+            self.certificate,
+            self.key,
+            self.users,
+            self.security_config,
+            brokers_authenticate=self.broker_principal == CLIENTS,
         )
 
     def check_files(self) -> None:
@@ -86,7 +84,7 @@ class Listening(GatewaySettings):
     def options(
         self, client_config: ClientConfig, layout: TopicLayout, security: ListenerSecurity
     ) -> GatewayOptions:
-        """Return the options of a gateway that listens this way."""
+        """Return the options of a gateway with this listener."""
         return GatewayOptions(
             client_config,
             layout,
@@ -116,26 +114,26 @@ _SECURITY_OPTIONS = (
     click.option(
         "--tls-certificate",
         "certificate",
-        type=_FILE,
+        type=FILE,
         help="Listen with TLS, with this certificate (PEM).",
     ),
     click.option(
         "--tls-key",
         "key",
-        type=_FILE,
+        type=FILE,
         help="The certificate's key (PEM); default: the key is in the certificate's file.",
     ),
     click.option(
         "--sasl-users",
         "users",
-        type=_FILE,
+        type=FILE,
         help="Require SASL; the file has one NAME:PASSWORD or NAME:SCRAM-... a line.",
     ),
     click.option(
         "--security-config",
         "security_config",
-        type=_FILE,
-        help="Kafka's security settings of a listener, such as ssl.client.auth (docs/gateway.md).",
+        type=FILE,
+        help="Kafka's security settings of a listener, such as ssl.client.auth (docs/gateway-security.md).",
     ),
     click.option(
         "--broker-principal",
@@ -192,10 +190,10 @@ _ACL_OPTIONS = (
 )
 
 
-def _limits(_: click.Context, parameter: click.Parameter, given: Sequence[str]) -> Limits:
+def _parse_limits(_: click.Context, parameter: click.Parameter, settings: Sequence[str]) -> Limits:
     """Parse NAME=VALUE options. Raises BadParameter if one is invalid."""
     limits = Limits()
-    return limits.with_settings(checked_pairs(given, parameter.opts[0], limits.with_settings))
+    return limits.with_settings(checked_pairs(settings, parameter.opts[0], limits.with_settings))
 
 
 _SERVICE_OPTIONS = (
@@ -220,11 +218,11 @@ _SERVICE_OPTIONS = (
         "--gateway-config",
         "limits",
         multiple=True,
-        callback=_limits,
+        callback=_parse_limits,
         metavar="NAME=VALUE",
         help=f"A limit by Kafka's name; repeatable: {', '.join(sorted(SETTINGS))}.",
     ),
-    click.option("--quotas", type=_FILE, help="Quotas of clients (TOML); read again when the file changes."),
+    click.option("--quotas", type=FILE, help="Quotas of clients (TOML); read again when the file changes."),
     click.option(
         "--drain-timeout",
         "drain_timeout_s",
@@ -236,16 +234,18 @@ _SERVICE_OPTIONS = (
     ),
 )
 
-LISTENING = tuple(field.name for field in fields(Listening))
-"""Click's names of the options."""
+LISTENER_OPTION_NAMES = tuple(field.name for field in fields(ListenerOptions))
+"""Click's names of the options of a gateway's listener."""
 
 
 def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
-    """Add the options of a gateway. The command gets a `Listening` as `listening`.
+    """Add the options of a gateway. The command gets a `ListenerOptions` as `listening`.
 
     `names` are the names of the option for the address.
     """
-    options = (
+    return as_object(
+        ListenerOptions,
+        "listening",
         click.option(
             *names,
             "listen",
@@ -293,8 +293,3 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
         *_ACL_OPTIONS,
         *_SERVICE_OPTIONS,
     )
-
-    def decorated(command: Command) -> Command:
-        return with_options(as_object(Listening, "listening")(command), *options)
-
-    return decorated

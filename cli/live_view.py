@@ -1,8 +1,8 @@
-"""The terminal views: of every group live (what each member holds, and why the group last rebalanced), and of
-the entries of a replay, moved a key at a time.
+"""The terminal views: a live view of all groups (what each member holds, and why the group last rebalanced),
+and a view of a replay, one entry at a time.
 
-The view reads the groups from the groups and events topics only, so any other reader can show the same. On a
-terminal it is a table that is updated in place; elsewhere each history entry is a line.
+The live view reads the groups from the groups and events topics only, so any other reader can show the same.
+On a terminal it is a table that is updated in place; elsewhere each history entry is a line.
 """
 
 import threading
@@ -39,7 +39,7 @@ from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapsho
 from kafka_why.lifetimes import OutageWarning
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
-from kafka_why.why.live_sources import clock, entry_line
+from kafka_why.why.live_sources import entry_line, time_of_day
 from kafka_why.wording import holdings, is_bare, progress, visible, visible_lines, visible_text
 from operations.replay.steps import StepBrowser
 
@@ -59,10 +59,9 @@ log = structlog.get_logger()
 
 
 class LiveView:
-    """A view of the groups until stopped. `run` may have its own thread.
+    """A live view of the groups. `run` shows it, and may be called in a thread.
 
-    Below the table it shows the result of `replica`, a word for the replica's state, and the lines of
-    `remarks`.
+    The lines of `remarks` and the replica's state, which `replica` returns, are below the table.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class LiveView:
         self._remarks = remarks
         self._table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
         self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
-        self._warning = OutageWarning("reading the groups")
+        self._outage_warning = OutageWarning("reading the groups")
         self._entries: deque[str] = deque(maxlen=_LAST_ENTRIES)
 
     def run(self, stop: threading.Event) -> None:
@@ -100,7 +99,7 @@ class LiveView:
 
     def _run_table(self, reader: TopicReader, stop: threading.Event) -> None:
         with Live(
-            self._rendered(),
+            self._render_now(),
             console=self._console,
             auto_refresh=False,
             redirect_stdout=False,  # rich would read the sequences of other writers as its own styles
@@ -109,14 +108,14 @@ class LiveView:
             while not stop.is_set():
                 self._poll(reader, stop)
                 # Refresh without new records too, because the ages of the last rebalances grow.
-                live.update(self._rendered(), refresh=True)
+                live.update(self._render_now(), refresh=True)
 
     def _run_lines(self, reader: TopicReader, stop: threading.Event) -> None:
         while not stop.is_set():
             for line in self._poll(reader, stop):
                 self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
-    def _rendered(self) -> RenderableType:
+    def _render_now(self) -> RenderableType:
         missing = sum(len(numbers) for numbers in self._history.gaps.values())
         duplicates = self._history.duplicates + self._table.duplicates
         note = (
@@ -124,22 +123,25 @@ class LiveView:
             f"{duplicates} records were read twice, {missing} history entries are missing"
         )
         notes = visible_text([*self._remarks(), note])
-        return render(self._table.groups, self._entries, notes, time.time() * 1000)
+        return render_groups(self._table.groups, self._entries, notes, time.time() * 1000)
 
     def _poll(self, reader: TopicReader, stop: threading.Event) -> list[str]:
         """Apply the new records, and return their lines."""
         try:
             records = reader.poll(_POLL_MS)
         except KafkaError as error:
-            self._warning.failed(error)
+            self._outage_warning.failed(error)
             stop.wait(1.0)
             return []
-        self._warning.worked()
-        lines = [line for record in records for line in self._read(record.topic, record.key, record.value)]
+        self._outage_warning.worked()
+        lines = [
+            line for record in records for line in self._apply_record(record.topic, record.key, record.value)
+        ]
         self._entries.extend(lines)
         return lines
 
-    def _read(self, topic: str, key: bytes | None, value: bytes | None) -> Iterator[str]:
+    def _apply_record(self, topic: str, key: bytes | None, value: bytes | None) -> Iterator[str]:
+        """Update the table, or yield the line of a new history entry or of a start of the coordinator."""
         try:
             if topic != self._layout.events_topic:
                 self._table.apply(key, value)
@@ -149,12 +151,14 @@ class LiveView:
             log.warning("a record cannot be read", topic=topic, error=str(error))
             return
         if isinstance(entry, CoordinatorStarted):
-            yield f"{clock(entry.at_ms)}  a coordinator started"
+            yield f"{time_of_day(entry.at_ms)}  a coordinator started"
         elif entry is not None and self._history.is_new(entry):
             yield entry_line(entry)
 
 
-def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms: float) -> RenderableType:
+def render_groups(
+    groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms: float
+) -> RenderableType:
     """Return the table of groups, with the last history entries below it."""
     table = Table(
         "Group",
@@ -166,52 +170,53 @@ def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms
         pad_edge=False,
     )
     for group in groups:
-        row = _rocketmq_row(group) if isinstance(group, RocketMqSnapshot) else _row(group, now_ms)
+        row = _rocketmq_row(group) if isinstance(group, RocketMqSnapshot) else _group_row(group, now_ms)
         table.add_row(*(Text(visible(cell)) for cell in row))
     shown = Text(visible_text(entries), overflow="ellipsis", no_wrap=True)
     return Group(table, shown, Text(notes, style="dim"))
 
 
-def _row(group: GroupSnapshot, now_ms: float) -> list[str]:
+def _group_row(group: GroupSnapshot, now_ms: float) -> list[str]:
     return [
         group.group_id,
-        _state(group.state, group),
+        _state_text(group.state, group),
         _generation(group),
-        _members(group),
+        _members_text(group),
         _last_rebalance(group, now_ms),
     ]
 
 
-def _members(group: GroupSnapshot) -> str:
+def _members_text(group: GroupSnapshot) -> str:
     if not group.truncated or group.state == GroupState.EMPTY:
         return visible_text(member_line(m, group) for m in group.members) or "-"
-    # A record that would be too large omits them. That must not look like a group without them.
-    left_out = "partitions" if group.members else "members"
-    note = f"the {left_out} are left out: the record would be too large"
+    # A group's record omits members or partitions that would make it too large. The note says so, because
+    # the group would otherwise seem to have none.
+    omitted = "partitions" if group.members else "members"
+    note = f"the {omitted} are left out: the record would be too large"
     return visible_text([*(f"  {member.member_id}" for member in group.members), note])
 
 
 def _generation(group: GroupSnapshot) -> str:
-    """Return the generation, or the epoch with the target's epoch if that is older."""
+    """Return the generation, or for a group with epochs its epoch, and the target's epoch if that differs."""
     if not group.consumer:
         return str(group.generation)
     target = group.consumer.assignment_epoch
-    lines = [f"epoch {group.generation}", *([] if target == group.generation else [f"target {target}"])]
-    return visible_text(lines)
+    epoch = f"epoch {group.generation}"
+    return visible_text([epoch] if target == group.generation else [epoch, f"target {target}"])
 
 
 def _rocketmq_row(group: RocketMqSnapshot) -> list[str]:
     clients = len({consumer.client_id for consumer in group.consumers})
     return [
         group.group_id,
-        _state(f"RocketMQ {group_state(group)}", group),
+        _state_text(f"RocketMQ {group_state(group)}", group),
         "-",
         visible_text(client_line(c, group) for c in group.consumers) or "-",
         f"{clients} clients, {group.message_model}: {', '.join(group.subscriptions)}" if clients else "-",
     ]
 
 
-def _state(state: str, group: AnyView) -> str:
+def _state_text(state: str, group: AnyView) -> str:
     return visible_text([state, *([] if group.quarantined is None else ["quarantined"])])
 
 
@@ -228,7 +233,7 @@ def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
     give up and what it waits for. The client id precedes a member id that is only a UUID.
     """
     if member.consumer:
-        mark = "~" if member.session_timeout_ms else " "
+        mark = "~" if member.session_timeout_ms else " "  # 0 on the consumer protocol
         who = f"{member.client_id} ({member.member_id})" if is_bare(member.member_id) else member.member_id
         return f"{mark} {who}: {progress(member.consumer)}"
     leader = "*" if member.member_id == group.leader_id else " "
@@ -245,18 +250,19 @@ def _last_rebalance(group: GroupSnapshot, now_ms: float) -> str:
 KEYS = (
     "next: n, →   back: b, ←   next in the history: h, H   search: /   again: .   first, last: g, G   quit: q"
 )
+# Each arrow key in the cursor mode (ESC [) and in the application mode (ESC O) of terminals.
 _NEXT = frozenset({"n", " ", "\r", "\n", "\x1b[C", "\x1b[B", "\x1bOC", "\x1bOB"})
 _BACK = frozenset({"b", "p", "\x7f", "\x1b[D", "\x1b[A", "\x1bOD", "\x1bOA"})
 _QUIT = frozenset({"q", "\x1b"})
 
 
-def walk(steps: StepBrowser) -> None:
+def browse_steps(steps: StepBrowser) -> None:
     """Show one entry at a time until the user quits."""
     console = EscapingConsole()
     search, remark = "", ""
     with console.screen(hide_cursor=True) as screen:
         while True:
-            screen.update(_shown(steps, remark))
+            screen.update(_render_step(steps, remark))
             key = click.getchar()
             remark = ""
             if key in _QUIT:
@@ -266,10 +272,10 @@ def walk(steps: StepBrowser) -> None:
             if key in ("/", ".") and search:
                 remark = "" if steps.find(search) else f"no later entry names {search}"
             else:
-                remark = press(steps, key)
+                remark = apply_key(steps, key)
 
 
-def press(steps: StepBrowser, key: str) -> str:
+def apply_key(steps: StepBrowser, key: str) -> str:
     """Handle a key. Return a remark for the user, or ""."""
     if key in _NEXT:
         steps.move(1)
@@ -282,7 +288,7 @@ def press(steps: StepBrowser, key: str) -> str:
     return ""
 
 
-def _shown(steps: StepBrowser, remark: str) -> Group:
+def _render_step(steps: StepBrowser, remark: str) -> Group:
     title = f"entry {steps.at + 1} of {len(steps)}"
     return Group(
         Panel(Text(steps.detail()), title=title, title_align="left"),

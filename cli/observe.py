@@ -10,13 +10,9 @@ from pathlib import Path
 import click
 
 from cli.coordinator_parameters import SHARDS, SPARK_CONF, series_options
-from embedded.jars import JarsUnavailable
-from embedded.java import JavaNotFound
 from kafka_why.cli.output import (
     StopEvent,
-    configure_logs,
     exit_on_signals,
-    failure_in_lines,
     show,
     show_stderr,
     stop_on_signals,
@@ -26,12 +22,11 @@ from kafka_why.cli.parameters import HOST, WholeNumber, as_object, cluster_optio
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from kafka_why.contract.service import ServicePhase
-from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
+from kafka_why.local_files import DEFAULT_DATA_DIR
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.process import ServiceReadings
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
-from kafka_why.web import WebUnavailable
 from streaming.observing.pipeline import COUNTS
 from streaming.observing.service import (
     DEFAULT_BATCH_INTERVAL_MS,
@@ -44,18 +39,8 @@ from streaming.observing.service import (
     ObserverOptions,
     ObserverSettings,
 )
-from streaming.query.jvm import SparkFailed
-from streaming.service.topics import TopicsError
 
-STARTUP_ERRORS = (
-    FolderError,
-    JarsUnavailable,
-    JavaNotFound,
-    WebUnavailable,
-    SparkFailed,
-    TopicsError,
-)
-_PROGRESS_EACH_S = 5.0
+_PROGRESS_INTERVAL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +56,7 @@ class ObserveOptions(ObserverSettings):
     metrics_port: int
     series: SeriesBounds
 
-    def observer(self) -> ObserverOptions:
+    def observer_options(self) -> ObserverOptions:
         """Return the options of the observer."""
         return ObserverOptions(
             self.client_config,
@@ -154,25 +139,21 @@ def observe(options: ObserveOptions) -> None:
     """Watch the groups of the cluster's own coordinator until Ctrl-C, without changing them.
 
     `why`, `groups list`, `groups describe`, `assign --from-group` and `page` then show these groups, if they
-    are given the same --prefix. With --output-dir only SQL and `why --from-dir` read what it writes.
+    are given the same --prefix. With --output-dir, only SQL and `why --from-dir` read its files.
     """
-    configure_logs()
     stop = StopEvent()
     exit_on_signals()
-    observer = Observer(options.observer(), on_failure=stop.set)
+    observer = Observer(options.observer_options(), on_failure=stop.set)
     with ExitStack() as stack:
         stack.enter_context(watching_threads(stop.fail))
-        try:
-            metrics = _metrics(options, observer)
-            if metrics is not None:
-                stack.enter_context(metrics)
-            show_stderr(f"starting the observer on {options.client_config}")
-            observer.on_batch = _Progress(observer.on_batch).on_batch
-            stack.enter_context(observer)
-            if metrics is not None:
-                metrics.follow()
-        except STARTUP_ERRORS as error:
-            raise failure_in_lines(error) from error
+        metrics = _observer_metrics(options, observer)
+        if metrics is not None:
+            stack.enter_context(metrics)
+        show_stderr(f"starting the observer on {options.client_config}")
+        observer.on_batch = _ProgressReporter(observer.on_batch).on_batch
+        stack.enter_context(observer)
+        if metrics is not None:
+            metrics.follow()
         stop_on_signals(stop)
         _wait_until_ready(observer, stop)
         if not stop.is_set():
@@ -186,10 +167,10 @@ def observe(options: ObserveOptions) -> None:
         show_stderr("stopping")
 
 
-def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
-    """Return the observer's metrics, which count its batches from now on, or None."""
+def _observer_metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
+    """Return the observer's metrics, which count its batches from now on, or None with --output-dir."""
     if options.output_dir is not None:
-        # The metrics come from the observer's topics, and it writes files.
+        # The metrics are read from the observer's topics, and it writes files instead.
         return None
     metrics = Metrics(
         observer.options.client_config,
@@ -209,34 +190,35 @@ def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
 
 
 def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
-    shown = ""
+    """Wait until the observer is ready or `stop` is set. Show each reason why it is not ready yet."""
+    last_shown = ""
     while not stop.is_set() and not observer.status.wait_for(ServicePhase.READY, timeout_s=0.2):
         reason = observer.status.current.reason
-        if reason != shown:
+        if reason != last_shown:
             show_stderr(reason)
-            shown = reason
+            last_shown = reason
 
 
-class _Progress:
+class _ProgressReporter:
     """A reporter of how much of a backlog was read, and of records of unknown types."""
 
     def __init__(self, on_batch: Callable[[BatchProgress], None]) -> None:
         self._on_batch = on_batch
-        self._read = self._unknown = self._warned = 0
+        self._records = self._unknown_records = self._reported_unknown = 0
         self._reported_s = float("-inf")
 
     def on_batch(self, batch: BatchProgress) -> None:
         """Handle a committed batch, and pass it on."""
         self._on_batch(batch)
         counts = batch.observed_metrics.get(COUNTS, {})
-        self._read += counts.get("read", 0)
-        self._unknown += counts.get("unknown", 0)
+        self._records += counts.get("read", 0)
+        self._unknown_records += counts.get("unknown", 0)
         now_s = time.monotonic()
-        if now_s - self._reported_s < _PROGRESS_EACH_S:
+        if now_s - self._reported_s < _PROGRESS_INTERVAL_S:
             return
         if batch.backlog:
-            show_stderr(f"{self._read:,} records read, {batch.backlog:,} to read")
+            show_stderr(f"{self._records:,} records read, {batch.backlog:,} to read")
             self._reported_s = now_s
-        if self._unknown != self._warned:
-            show_stderr(f"records of unknown types so far: {self._unknown:,}")
-            self._warned, self._reported_s = self._unknown, now_s
+        if self._unknown_records != self._reported_unknown:
+            show_stderr(f"records of unknown types so far: {self._unknown_records:,}")
+            self._reported_unknown, self._reported_s = self._unknown_records, now_s

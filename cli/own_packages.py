@@ -1,4 +1,4 @@
-"""Check that Python finds the coordinator's packages under their names, which packages on PyPI have, too."""
+"""Check that Python imports the coordinator's packages, because packages on PyPI have the same names."""
 
 import sys
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ OWN_PACKAGES = (
     "gateway",
     "cli",
 )
-"""The coordinator's top-level packages. An import goes from one of them to those before it only."""
+"""The coordinator's top-level packages. Each imports only packages before it in this list."""
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,17 +30,19 @@ class ForeignPackage(click.ClickException):
 
 
 def check_own_packages() -> None:
-    """Raise ForeignPackage if one of these names leads to another package, or to none. Imports nothing."""
-    wrong = {name: found for name in OWN_PACKAGES if (found := _found(name)) != ROOT / name / "__init__.py"}
-    if wrong:
-        which = ", ".join(f"'{name}' is {found or 'not found'}" for name, found in wrong.items())
+    """Raise ForeignPackage if a name of OWN_PACKAGES leads to another package or to none. Import nothing."""
+    foreign = {
+        name: file for name in OWN_PACKAGES if (file := _imported_file(name)) != ROOT / name / "__init__.py"
+    }
+    if foreign:
+        which = ", ".join(f"'{name}' is {file or 'not found'}" for name, file in foreign.items())
         raise ForeignPackage(
             f"the project needs its own packages, which are in {ROOT}, but {which}: install it in a virtual "
             "environment that has nothing else, and take folders with such names off PYTHONPATH"
         )
 
 
-def _found(name: str) -> Path | None:
+def _imported_file(name: str) -> Path | None:
     """Return the file that an import of `name` would run, or None."""
     module = sys.modules.get(name)
     spec = module.__spec__ if module is not None else find_spec(name)

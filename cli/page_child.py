@@ -1,4 +1,4 @@
-"""The process of the page that `run` starts: it serves on a socket that it is given, until its input ends."""
+"""The page's process, which `run` starts: it serves on an inherited socket until its standard input ends."""
 
 import os
 import socket
@@ -20,8 +20,8 @@ class PolledCluster(Struct, frozen=True):
     """A RocketMQ cluster that the page polls."""
 
     name_servers: tuple[str, ...]
-    keys: str | None  # path of the file, as `tls`
-    tls: str | None
+    keys: str | None  # path of the file with the access and the secret key
+    tls: str | None  # path of the file with the settings of TLS
 
     def servers(self) -> RocketMqServers:
         """Return the servers. Raises ValueError or OSError for unusable files."""
@@ -30,7 +30,7 @@ class PolledCluster(Struct, frozen=True):
 
 
 class PageStart(Struct, frozen=True, kw_only=True):
-    """The instructions of the process, as a line of JSON."""
+    """The parameters of `Page`, which `run` writes as a line of JSON to the process's standard input."""
 
     client_config: ClientConfig
     layout: TopicLayout

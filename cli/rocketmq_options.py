@@ -22,9 +22,10 @@ from gateway.rocketmq.options import (
     RocketmqSettings,
     rocketmq_limits,
 )
-from gateway.security.authentication import ListenerSecurity, SecurityError
+from gateway.security.authentication import ListenerSecurity
 from kafka_why.cli.parameters import (
     ADDRESS,
+    FILE,
     HOST,
     Command,
     DecimalNumber,
@@ -32,7 +33,6 @@ from kafka_why.cli.parameters import (
     WholeNumber,
     as_object,
     shared_fields,
-    with_options,
 )
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
@@ -44,8 +44,8 @@ from kafka_why.connections.rocketmq import (
 )
 from kafka_why.contract.layout import TopicLayout
 
-PREFIX = "rocketmq_"  # of click's names, because a gateway for Kafka's clients has options of the same names
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+# The prefix of the options' names in click. The options for Kafka's clients have the same names without it.
+PREFIX = "rocketmq_"
 _TEMPLATE = ParsedOption("HOST:PORT", AddressTemplate.parse, "an address such as mq.example.org:{port}")
 _ENFORCING, _PERMISSIVE = "enforcing", "permissive"
 _BROKER_PORT = ParsedOption("NAME/ID=PORT", parse_broker_port)
@@ -55,20 +55,22 @@ NAME_SERVERS = ParsedOption("HOST:PORT;...", parse_name_servers, "a list such as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RocketmqListening(RocketmqSettings):
-    """The options of a gateway's listeners, named as click passes them after `rocketmq_`. `RocketmqOptions`
-    explains them."""
+class RocketmqListenerOptions(RocketmqSettings):
+    """The options of a gateway's listeners. Their names in click have the prefix `rocketmq_`.
+
+    `RocketmqOptions` explains them.
+    """
 
     listen: Address
-    ports: Path | None
+    ports: Path | None  # the file that keeps the brokers' ports
     broker_ports: tuple[tuple[str, int], ...]
     name: str | None
-    acl: Path | None
-    tls: Path | None
+    acl: Path | None  # the file with the gateway's keys for the cluster
+    tls: Path | None  # the file with the settings of TLS to the cluster
     allowed_codes: tuple[int, ...]
-    certificate: Path | None
-    key: Path | None
-    tls_mode: str | None
+    certificate: Path | None  # None: clients connect without TLS
+    key: Path | None  # None: in the certificate's file
+    tls_mode: str | None  # None: enforcing
     drain_timeout_s: float
 
     def __post_init__(self) -> None:
@@ -94,23 +96,22 @@ class RocketmqListening(RocketmqSettings):
     ) -> RocketmqOptions:
         """Return the options of a gateway. Raises ClickException if a file cannot be used.
 
-        With `folder`, the ports file is in it by default, and the gateway's default name depends on it.
+        If `folder` is given, it has the ports file by default, and the gateway's default name depends on it.
         """
-        listen = self.listen
-        ports, own = self.ports, str(listen.port or os.getpid())
+        ports, name_suffix = self.ports, str(self.listen.port or os.getpid())
         if folder is not None:
-            ports, own = ports or folder / "rocketmq-ports.json", f"{crc32(bytes(folder)):08x}"
+            ports, name_suffix = ports or folder / "rocketmq-ports.json", f"{crc32(bytes(folder)):08x}"
         try:
             security = ListenerSecurity.read(self.certificate, self.key, None)
-            BrokerPorts(listen.port, ports)
-        except (SecurityError, OSError, ValueError) as error:
+            BrokerPorts(self.listen.port, ports)  # reads the ports file, to check it before the start
+        except (OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error
         return RocketmqOptions(
             client_config,
             layout,
             servers.addresses,
-            listen,
-            self.name or f"{socket.gethostname()}:{own}",
+            self.listen,
+            self.name or f"{socket.gethostname()}:{name_suffix}",
             ports=ports,
             broker_ports=dict(self.broker_ports),
             credentials=servers.keys,
@@ -122,13 +123,13 @@ class RocketmqListening(RocketmqSettings):
         )
 
 
-ROCKETMQ_LISTENING = tuple(f"{PREFIX}{field.name}" for field in fields(RocketmqListening))
-"""Click's names of the options."""
+ROCKETMQ_OPTION_NAMES = tuple(f"{PREFIX}{field.name}" for field in fields(RocketmqListenerOptions))
+"""Click's names of the options of a RocketMQ gateway."""
 
 
-def _limits(_: click.Context, parameter: click.Parameter, given: Sequence[str]) -> Limits:
+def _parse_limits(_: click.Context, parameter: click.Parameter, settings: Sequence[str]) -> Limits:
     """Parse NAME=VALUE options. Raises BadParameter if one is invalid."""
-    return rocketmq_limits(checked_pairs(given, parameter.opts[0], rocketmq_limits))
+    return rocketmq_limits(checked_pairs(settings, parameter.opts[0], rocketmq_limits))
 
 
 def _listener_options(prefix: str, listen: str) -> tuple[Callable[[Command], Command], ...]:
@@ -180,18 +181,19 @@ def _listener_options(prefix: str, listen: str) -> tuple[Callable[[Command], Com
     )
 
 
-def _entry_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
+def _client_connection_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
+    """Return the options of TLS and of the PROXY protocol, for connections from clients."""
     return (
         click.option(
             f"--{prefix}tls-certificate",
             "rocketmq_certificate",
-            type=_FILE,
+            type=FILE,
             help="Listen with TLS, with this certificate (PEM).",
         ),
         click.option(
             f"--{prefix}tls-key",
             "rocketmq_key",
-            type=_FILE,
+            type=FILE,
             help="The certificate's key (PEM); default: the key is in the certificate's file.",
         ),
         click.option(
@@ -213,17 +215,18 @@ def _entry_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
 
 
 def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
+    """Return the options of requests to the cluster."""
     return (
         click.option(
             "--rocketmq-acl",
-            type=_FILE,
+            type=FILE,
             metavar="FILE",
             help="File with the gateway's accessKey and secretKey, as in mqadmin's tools.yml; default: "
             f"{ACCESS_KEY} and {SECRET_KEY} of the environment.",
         ),
         click.option(
             "--rocketmq-tls",
-            type=_FILE,
+            type=FILE,
             metavar="FILE",
             help="Use TLS to the cluster, with the settings of this tls.config.file of RocketMQ.",
         ),
@@ -240,20 +243,22 @@ def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
             type=WholeNumber(0),
             multiple=True,
             metavar="CODE",
-            help="Pass requests with this code, which are refused by default, such as 205, an "
-            "administrator's at a name server; repeatable.",
+            help="Pass requests with this code, which are refused by default, such as 205 "
+            "(WIPE_WRITE_PERM_OF_BROKER); repeatable.",
         ),
     )
 
 
 def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Command]:
-    """Add the options of a RocketMQ gateway. The command gets a `RocketmqListening` as `rocketmq`.
+    """Add the options of a RocketMQ gateway. The command gets a `RocketmqListenerOptions` as `rocketmq`.
 
     The names of the options begin with `prefix`. `listen` is the default address.
     """
-    options = (
+    return as_object(
+        RocketmqListenerOptions,
+        "rocketmq",
         *_listener_options(prefix, listen),
-        *_entry_options(prefix),
+        *_client_connection_options(prefix),
         *_upstream_options(prefix),
         click.option(
             f"--{prefix}gateway-name",
@@ -271,7 +276,7 @@ def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Co
             "--rocketmq-config" if prefix else "--gateway-config",
             "rocketmq_limits",
             multiple=True,
-            callback=_limits,
+            callback=_parse_limits,
             metavar="NAME=VALUE",
             help=f"A limit by its name; repeatable: {', '.join(sorted(ROCKETMQ_SETTINGS))}.",
         ),
@@ -290,11 +295,7 @@ def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Co
             type=WholeNumber(0),
             default=LAG_QUEUES,
             show_default=True,
-            help="Queues whose lag is in the metrics, at most. Brokers are polled for it.",
+            help="Maximum number of queues whose lag is in the metrics. Brokers are polled for it.",
         ),
+        prefix=PREFIX,
     )
-
-    def decorated(command: Command) -> Command:
-        return with_options(as_object(RocketmqListening, "rocketmq", PREFIX)(command), *options)
-
-    return decorated

@@ -14,22 +14,17 @@ import msgspec
 import structlog
 from click.core import ParameterSource
 
-from cli.gateway_options import LISTENING
+from cli.gateway_options import LISTENER_OPTION_NAMES
 from cli.live_view import LiveView
 from cli.page_child import PageStart, PolledCluster
-from cli.rocketmq_options import ROCKETMQ_LISTENING
-from cli.run_gateway import Gateways, GatewayToStart, RocketmqToStart, metrics_and_checks
+from cli.rocketmq_options import ROCKETMQ_OPTION_NAMES
+from cli.run_gateway import Gateways, KafkaGatewayToStart, RocketmqGatewayToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
-from embedded.broker import BrokerFailed, EmbeddedBroker
-from embedded.broker_supervision import SupervisedBroker
-from embedded.jars import JarsUnavailable
-from embedded.java import JavaNotFound
-from embedded.rocketmq import RocketMqFailed
+from embedded.broker import EmbeddedBroker
+from embedded.supervision import ServerSupervisor
 from kafka_why.cli.output import (
     StopEvent,
-    configure_logs,
     exit_on_signals,
-    failure_in_lines,
     show,
     show_encoded,
     show_stderr,
@@ -39,22 +34,17 @@ from kafka_why.cli.output import (
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ServicePhase
-from kafka_why.groups.gather import BrokerGroup, BrokerGroups, sentence
+from kafka_why.groups.gather import BrokerGroup, BrokerGroups, broker_group_sentence
 from kafka_why.lifetimes import Closeable
-from kafka_why.local_files import FolderError, ServiceFolder
+from kafka_why.local_files import ServiceFolder
 from kafka_why.page.commands import CoordinatorLog
-from kafka_why.web import WebUnavailable, listening_at, url_of
-from streaming.query.jvm import SparkFailed
+from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
 from streaming.service.coordinator import Coordinator
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.starts import Options, backoff_s
-from streaming.service.topics import TopicsError
 
-# The page of `run`: a separate process, because readers must not slow the service's threads.
-
-
-_WORKS_S = 60.0
+_STABLE_S = 60.0  # after a run of this length, the pause before the next start is the shortest again
 _END_GRACE_S = 3.0
 
 log = structlog.get_logger()
@@ -63,7 +53,8 @@ log = structlog.get_logger()
 class RunPage(Closeable):
     """The page's process on this machine, from `start` to `close`. If it ends, it is started again.
 
-    The constructor opens the socket, so the address is known and never changes. Raises WebUnavailable.
+    The page has its own process, because readers must not slow the service's threads. The constructor opens
+    the socket, so the address is known and never changes. Raises WebUnavailable.
     """
 
     def __init__(self, port: int) -> None:
@@ -85,7 +76,7 @@ class RunPage(Closeable):
         watches_broker: bool = False,
         rocketmq: PolledCluster | None = None,
     ) -> None:
-        """Begin to serve when the topics are there. `metrics_url` is that of the service.
+        """Start the process. The topics must exist. `metrics_url` is that of the service.
 
         `watches_broker` and `rocketmq` are as in `kafka_why.page.server.Page`.
         """
@@ -110,7 +101,7 @@ class RunPage(Closeable):
         with self._lock:
             process = self._process
         if process is not None:
-            _end(process)
+            _end_process(process)
         if self._thread is not None:
             self._thread.join()
         self._socket.close()
@@ -118,14 +109,15 @@ class RunPage(Closeable):
     def _supervise(self, start: PageStart) -> None:
         restarts = 0
         while not self._stopping.wait(backoff_s(restarts)):
-            began_s = time.monotonic()
-            code = self._run(start)
+            started_s = time.monotonic()
+            exit_code = self._run(start)
             if self._stopping.is_set():
                 return
-            log.warning("the page has ended, it is started again", code=code)
-            restarts = 1 if time.monotonic() - began_s > _WORKS_S else restarts + 1
+            log.warning("the page has ended, it is started again", code=exit_code)
+            restarts = 1 if time.monotonic() - started_s > _STABLE_S else restarts + 1
 
     def _run(self, start: PageStart) -> int | None:
+        """Run the process until it ends. Return its exit code, or None if `close` came before its start."""
         with self._lock:
             if self._stopping.is_set():
                 return None
@@ -137,16 +129,16 @@ class RunPage(Closeable):
                 process_group=0,
             )
         assert process.stdin is not None
-        with suppress(OSError):  # it has ended, which is found below
+        with suppress(OSError):  # the process has ended already: `wait` returns its exit code
             process.stdin.write(msgspec.json.encode(start) + b"\n")
             process.stdin.flush()
-        code = process.wait()
+        exit_code = process.wait()
         with suppress(OSError):
             process.stdin.close()
-        return code
+        return exit_code
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     with suppress(OSError):
         process.stdin.close()
@@ -157,23 +149,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-# `group-coordinator run`: the coordinator, with an embedded broker unless it is given a cluster.
-
-
-STARTUP_ERRORS = (
-    BrokerFailed,
-    FolderError,
-    JarsUnavailable,
-    JavaNotFound,
-    RocketMqFailed,
-    WebUnavailable,
-    SparkFailed,
-    TopicsError,
-)
-
-
 class OtherGroups(BrokerGroups):
-    """A poller of the groups of the broker's own coordinator. With `is_logged`, each is logged once."""
+    """A poller of the groups of the broker's own coordinator, whose clients do not use the gateway.
+
+    With `is_logged`, each group is logged once.
+    """
 
     def __init__(self, coordinator: Coordinator, *, is_logged: bool) -> None:
         super().__init__(
@@ -188,7 +168,7 @@ class OtherGroups(BrokerGroups):
 
     def _sentence(self, group: BrokerGroup) -> str:
         servers = self._coordinator.options.client_config.bootstrap_servers
-        return sentence(group, servers, self._coordinator.gateway_address)
+        return broker_group_sentence(group, servers, self._coordinator.gateway_address)
 
 
 class TopicsBelongToAnother(click.ClickException):
@@ -201,8 +181,7 @@ class TopicsBelongToAnother(click.ClickException):
 @run_options
 def run(options: RunOptions) -> None:
     """Run the coordinator, with a gateway for Kafka's clients, until Ctrl-C."""
-    configure_logs()
-    gateways = _gateways(options)
+    gateways = _gateways_to_start(options)
     stop = StopEvent()
     exit_on_signals()
     with ExitStack() as stack:
@@ -211,96 +190,101 @@ def run(options: RunOptions) -> None:
             # On a terminal the live view shows the rebalances, and log lines would break its table.
             log_rebalances = options.as_json or not sys.stderr.isatty()
             page = stack.enter_context(RunPage(options.page_port)) if options.has_page else None
-            coordinator = _prepare(stack, stop, gateways, options)
-            metrics = metrics_and_checks(
-                coordinator,
-                gateways,
-                options.metrics_host,
-                options.metrics_port,
-                log_rebalances=log_rebalances,
-                with_members=options.metrics_members,
-                series=options.series,
+            coordinator = _prepare_coordinator(stack, stop, gateways, options)
+            metrics = stack.enter_context(
+                metrics_and_checks(
+                    coordinator,
+                    gateways,
+                    options.metrics_host,
+                    options.metrics_port,
+                    log_rebalances=log_rebalances,
+                    with_members=options.metrics_members,
+                    series=options.series,
+                )
             )
-            stack.enter_context(metrics)
             stack.enter_context(coordinator)
             metrics.follow()
         except NotOwner as error:
             raise TopicsBelongToAnother(str(error)) from error
-        except STARTUP_ERRORS as error:
-            raise failure_in_lines(error) from error
         stop_on_signals(stop)
         if _wait_until_ready(coordinator, stop):
-            rocketmq = next((one for one in gateways if isinstance(one, RocketmqToStart)), None)
+            rocketmq = next((g for g in gateways if isinstance(g, RocketmqGatewayToStart)), None)
             if page is not None:
-                _start(page, coordinator, metrics.url, rocketmq, watches_broker=options.client_config is None)
+                _start_page(
+                    page, coordinator, metrics.url, rocketmq, watches_broker=options.client_config is None
+                )
                 stack.callback(page.close)  # before the broker ends, because the page would warn of that
             _show_ready(
                 coordinator,
                 metrics.url,
-                None if page is None else page.url,
-                None if rocketmq is None else rocketmq.address,
+                page_url=None if page is None else page.url,
+                rocketmq=None if rocketmq is None else rocketmq.address,
                 as_json=options.as_json,
             )
             others = OtherGroups(coordinator, is_logged=log_rebalances)
             if options.client_config is None:
                 stack.enter_context(others)
-            _show(coordinator, others, stop, as_json=options.as_json)
+            _show_groups(coordinator, others, stop, as_json=options.as_json)
         coordinator.failure = coordinator.failure or stop.failure  # the status has the reason too
         if coordinator.is_deposed:
             raise TopicsBelongToAnother(str(coordinator.failure))
         if coordinator.failure is not None:
             raise click.ClickException(coordinator.failure)
         show_stderr("stopping")
-        exit_on_signals()  # a second one ends it at once
+        exit_on_signals()  # a second signal ends the command without a drain
         for gateway in gateways:
             gateway.drain()
 
 
-def _prepare(
+def _prepare_coordinator(
     stack: ExitStack,
     stop: StopEvent,
     gateways: Gateways,
-    given: RunOptions,
+    command_options: RunOptions,
 ) -> Coordinator:
     """Return the coordinator, with the broker that it needs. The stack ends what is started here."""
-    folder = ServiceFolder(given.data_dir / "coordinator")
+    folder = ServiceFolder(command_options.data_dir / "coordinator")
     stack.enter_context(folder.locked())  # before anything starts, so that a second coordinator fails at once
-    client_config = given.client_config
+    client_config = command_options.client_config
     if client_config is None:
         show_stderr("starting a Kafka broker")
-        # With the JVM's quick compiler alone, responses through the gateway take three times as long:
-        # docs/tuning.md
-        embedded = EmbeddedBroker(given.data_dir / "broker", overrides=given.broker(), is_long_running=True)
-        broker = SupervisedBroker(embedded, stop.fail)
-        client_config = stack.enter_context(broker).client_config
-    options = given.coordinator(client_config, folder.path)
+        # `is_long_running` adds the JVM's optimizing compiler. With the quick compiler alone, responses
+        # through the gateway take three times as long: docs/tuning.md
+        embedded = EmbeddedBroker(
+            command_options.data_dir / "broker",
+            overrides=command_options.broker_config(),
+            is_long_running=True,
+        )
+        client_config = stack.enter_context(embedded).client_config
+        stack.enter_context(ServerSupervisor(embedded, "the embedded broker", stop.fail))
+    options = command_options.coordinator_options(client_config, folder.path)
     show_stderr(f"starting the coordinator on {client_config}")
     for gateway in gateways:
-        if isinstance(gateway, RocketmqToStart):
-            stack.enter_context(gateway.cluster_started(given.data_dir))
-    opening = partial(_serving, gateways, options) if gateways else None
+        if isinstance(gateway, RocketmqGatewayToStart):
+            stack.enter_context(gateway.cluster_started(command_options.data_dir, stop.fail))
+    opening = partial(_serving_gateways, gateways, options) if gateways else None
     return Coordinator(options, on_failure=stop.set, folder=folder, gateway=opening)
 
 
-def _gateways(options: RunOptions) -> Gateways:
-    gateways: list[GatewayToStart | RocketmqToStart] = []
+def _gateways_to_start(options: RunOptions) -> Gateways:
+    gateways: list[KafkaGatewayToStart | RocketmqGatewayToStart] = []
     if options.no_gateway:
-        _check_absent(LISTENING, f"{NO_GATEWAY} cannot be combined with")
+        _check_absent(LISTENER_OPTION_NAMES, f"{NO_GATEWAY} cannot be combined with")
     else:
-        gateways.append(GatewayToStart(options.listening, options.reply_partitions))
+        gateways.append(KafkaGatewayToStart(options.listening, options.reply_partitions))
     if options.rocketmq_cluster is None:
-        _check_absent(ROCKETMQ_LISTENING, "--rocketmq is needed for")
+        _check_absent(ROCKETMQ_OPTION_NAMES, "--rocketmq is needed for")
     else:
-        gateways.append(RocketmqToStart(options.rocketmq_cluster, options.rocketmq))
+        gateways.append(RocketmqGatewayToStart(options.rocketmq_cluster, options.rocketmq))
     return gateways
 
 
 @contextmanager
-def _serving(gateways: Gateways, options: Options) -> Iterator[str | None]:
+def _serving_gateways(gateways: Gateways, options: Options) -> Iterator[str | None]:
     """Run the gateways in front of the coordinator. Yield the address for Kafka's clients, or None."""
     with ExitStack() as stack:
-        addresses = [stack.enter_context(one.serving(options)) for one in gateways]
-        yield addresses[0]
+        addresses = [stack.enter_context(gateway.serving(options)) for gateway in gateways]
+        yield addresses[0]  # Kafka's gateway is the first; RocketMQ's yields None
 
 
 def _check_absent(names: Collection[str], why: str) -> None:
@@ -319,30 +303,28 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
     return False
 
 
-def _start(
+def _start_page(
     page: RunPage,
     coordinator: Coordinator,
     metrics_url: str,
-    rocketmq: RocketmqToStart | None,
+    rocketmq: RocketmqGatewayToStart | None,
     *,
     watches_broker: bool,
 ) -> None:
     options = coordinator.options
-    connect_to = coordinator.gateway_address or str(options.client_config)
-    log = CoordinatorLog.of(options.client_config, options.checkpoint or str(options.folder.absolute()))
     page.start(
         options.client_config,
         options.layout,
-        connect_to,
+        coordinator.gateway_address or str(options.client_config),
         metrics_url,
-        log,
+        CoordinatorLog.of(options.client_config, options.checkpoint or str(options.folder.absolute())),
         watches_broker=watches_broker,
         rocketmq=None if rocketmq is None else rocketmq.polled_cluster,
     )
 
 
 def _show_ready(
-    coordinator: Coordinator, metrics_url: str, page_url: str | None, rocketmq: str | None, *, as_json: bool
+    coordinator: Coordinator, metrics_url: str, *, page_url: str | None, rocketmq: str | None, as_json: bool
 ) -> None:
     options = coordinator.options
     gateway = coordinator.gateway_address
@@ -375,15 +357,16 @@ def _show_ready(
         )
 
 
-def _show(coordinator: Coordinator, others: OtherGroups, stop: threading.Event, *, as_json: bool) -> None:
+def _show_groups(
+    coordinator: Coordinator, others: OtherGroups, stop: threading.Event, *, as_json: bool
+) -> None:
     if as_json:
         stop.wait()
         return
     options = coordinator.options
-    view = LiveView(
+    LiveView(
         options.client_config,
         options.layout,
         replica=lambda: coordinator.replica().phase,
         remarks=others.sentences,
-    )
-    view.run(stop)
+    ).run(stop)

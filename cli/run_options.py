@@ -1,31 +1,29 @@
 """The options of `run`."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from cli.coordinator_parameters import (
-    PLACE,
+    CHECKPOINT_LOCATION,
     SHARDS,
     SPARK_OPTIONS,
+    checked_pairs,
     parse_broker_settings,
-    parse_settings,
     series_options,
 )
-from cli.gateway_options import Listening, gateway_options
-from cli.rocketmq_options import RocketmqListening, rocketmq_options
+from cli.gateway_options import ListenerOptions, gateway_options
+from cli.rocketmq_options import RocketmqListenerOptions, rocketmq_options
 from cli.run_gateway import EMBEDDED, ROCKETMQ_CLUSTER, ClusterToServe
 from kafka_why.cli.parameters import (
     HOST,
-    Command,
     WholeNumber,
     as_object,
     cluster_options,
     shared_fields,
-    with_options,
 )
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
@@ -40,6 +38,7 @@ from kafka_why.contract.layout import (
 )
 from kafka_why.local_files import DEFAULT_DATA_DIR
 from kafka_why.metrics.series import SeriesBounds
+from state.config import CoordinatorConfig
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
@@ -51,11 +50,11 @@ NO_GATEWAY = "--no-gateway"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(CoordinatorSettings):
-    """The options of `run`, named as click passes them. `GatewayOptions` explains most of the
-    gateways'.
+    """The options of `run`, named as click passes them. `CoordinatorSettings` and `GatewayOptions`
+    explain most of them.
 
-    `prefix`, the numbers of partitions and `max_message_bytes` determine the topics' layout. Raises
-    UsageError.
+    `prefix`, the numbers of partitions and `max_message_bytes` determine `layout`. The constructor
+    raises UsageError.
     """
 
     client_config: ClientConfig | None  # None: an embedded broker with `broker_settings`
@@ -71,10 +70,10 @@ class RunOptions(CoordinatorSettings):
     series: SeriesBounds
     has_page: bool
     page_port: int
-    listening: Listening
+    listening: ListenerOptions
     no_gateway: bool
     rocketmq_cluster: ClusterToServe | None
-    rocketmq: RocketmqListening
+    rocketmq: RocketmqListenerOptions
     as_json: bool
 
     def __post_init__(self) -> None:
@@ -83,27 +82,27 @@ class RunOptions(CoordinatorSettings):
                 "--standby needs --checkpoint, and --bootstrap-servers or --client-config, "
                 "that both machines reach"
             )
-        _check_records(self.skip, self.layout)
-        self.broker()
+        _check_skipped_records(self.skip, self.layout)
+        self.broker_config()
 
     @property
     def layout(self) -> TopicLayout:
         """The coordinator's topics."""
-        layout = TopicLayout.named(
+        return TopicLayout.named(
             self.prefix, request_partitions=self.request_partitions, reply_partitions=self.reply_partitions
-        )
-        return layout.with_sizes(size_limits(self.max_message_bytes, self.max_message_bytes))
+        ).with_sizes(size_limits(self.max_message_bytes, self.max_message_bytes))
 
-    def broker(self) -> Mapping[str, str]:
+    def broker_config(self) -> Mapping[str, str]:
         """Return the settings of the embedded broker. Raises UsageError."""
         return parse_broker_settings(self.broker_settings, self.client_config)
 
-    def coordinator(self, client_config: ClientConfig, folder: Path) -> Options:
+    def coordinator_options(self, client_config: ClientConfig, folder: Path) -> Options:
         """Return the options of a coordinator on this cluster, with this folder."""
         return Options(client_config, folder, self.layout, **shared_fields(CoordinatorSettings, self))
 
 
-def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
+def _check_skipped_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
+    """Raise BadParameter for an id of neither a record nor, with #NUMBER, a request in a packed record."""
     for record in skip:
         if not re.fullmatch(rf"{re.escape(layout.requests_topic)}-\d+-\d+(#\d+)?", record):
             raise click.BadParameter(
@@ -113,7 +112,9 @@ def _check_records(skip: tuple[str, ...], layout: TopicLayout) -> None:
             )
 
 
-_OPTIONS: tuple[Callable[[Command], Command], ...] = (
+run_options = as_object(
+    RunOptions,
+    "options",
     cluster_options("An existing cluster; default: an embedded broker.", required=False),
     click.option(
         "--broker-config",
@@ -131,7 +132,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option(
         "--checkpoint",
-        type=PLACE,
+        type=CHECKPOINT_LOCATION,
         help="Path or URI of the checkpoint, such as hdfs://HOST/PATH or a folder that machines share; "
         "default: in the data folder.",
     ),
@@ -171,7 +172,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         "--config",
         "settings",
         multiple=True,
-        callback=lambda _, __, value: parse_settings(value),
+        callback=lambda _, __, value: checked_pairs(value, "-c", CoordinatorConfig().with_settings),
         metavar="NAME=VALUE",
         help="A setting by Kafka's name; repeatable.",
     ),
@@ -284,8 +285,4 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         "--json", "as_json", is_flag=True, help="Print one JSON object when ready, show no live view."
     ),
 )
-
-
-def run_options(command: Command) -> Command:
-    """Add the options; the command gets them as `options`."""
-    return with_options(as_object(RunOptions, "options")(command), *_OPTIONS)
+"""The options of `run`. The command gets them as `options`."""

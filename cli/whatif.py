@@ -4,16 +4,15 @@ import sys
 
 import click
 
-from cli.coordinator_parameters import reported
-from cli.replay import ERRORS, RecordingSource, recording_options
-from kafka_why.cli.output import configure_logs, show, show_json
+from cli.replay import RecordingSource, recording_options
+from kafka_why.cli.output import show, show_json
 from kafka_why.wording import Clock
 from operations.replay.read_topics import RecordingPart
 from operations.whatif.changes import ASSIGNORS, Changes, parse_changes
 from operations.whatif.run import WhatIfError, log_of
 from operations.whatif.text import WhatIfAnswer, answer, answer_text, summary
 
-NOT_REPRODUCED = 1
+NOT_REPRODUCED = 1  # the exit code
 
 
 @click.command()
@@ -50,22 +49,21 @@ def whatif(
     coordinator's core, without Spark, in a closed loop. They first run under the recorded settings; if that
     does not reproduce what happened, the command says by how much and compares nothing (exit code 1).
     """
-    configure_logs()
     if source.from_state is not None:
         raise click.UsageError("whatif takes no --from-state, because it finds the clients in the whole log")
-    experiments = _experiments(settings, assignor, tries)
-    with reported(*ERRORS), source.recording(RecordingPart([group_id])) as recording:
-        try:
-            found = answer(log_of(recording, group_id), experiments)
-        except WhatIfError as error:
-            raise click.ClickException(str(error)) from error
-    _show(found, output)
-    if found.validation.objections:
+    experiments = _parse_experiments(settings, assignor, tries)
+    with source.recording(RecordingPart([group_id])) as recording:
+        result = answer(log_of(recording, group_id), experiments)
+    _show(result, output)
+    if result.validation.objections:
         sys.exit(NOT_REPRODUCED)
 
 
-def _experiments(settings: tuple[str, ...], assignor: str | None, tries: tuple[str, ...]) -> list[Changes]:
-    first = [*settings, *([f"{ASSIGNORS}={assignor}"] if assignor else [])]
+def _parse_experiments(
+    settings: tuple[str, ...], assignor: str | None, tries: tuple[str, ...]
+) -> list[Changes]:
+    """Return the experiment of -c and --assignor, if given, and one for each --try. Raises UsageError."""
+    first = [*settings, f"{ASSIGNORS}={assignor}"] if assignor else [*settings]
     texts = [*([first] if first else []), *(text.split() for text in tries)]
     try:
         return [parse_changes(text) for text in texts]
@@ -73,8 +71,8 @@ def _experiments(settings: tuple[str, ...], assignor: str | None, tries: tuple[s
         raise click.UsageError(str(error)) from error
 
 
-def _show(found: WhatIfAnswer, output: str) -> None:
+def _show(result: WhatIfAnswer, output: str) -> None:
     if output == "json":
-        show_json(summary(found))
+        show_json(summary(result))
     else:
-        show(answer_text(found, Clock()))
+        show(answer_text(result, Clock()))

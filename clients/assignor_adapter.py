@@ -1,7 +1,9 @@
-"""This project's assignors for kafka-python's consumers: AbstractPartitionAssignors around an `Assignor`.
+"""Adapters of this project's assignors to AbstractPartitionAssignor, for kafka-python's consumers.
 
-A consumer takes an adapter directly: ``KafkaConsumer(partition_assignment_strategy=[AssignorAdapter(...)],
-...)``. The other members of the group may be kafka-python's or Java's, with an assignor of the same name.
+An adapter is an argument of a consumer:
+``KafkaConsumer(partition_assignment_strategy=[AssignorAdapter(...)], ...)``. The other members of the group
+may be kafka-python's or Java's, with an assignor of the same name.
+
 `sticky` has a limit. kafka-python's `sticky` writes a member's earlier partitions in a format that Java's
 clients cannot read, and it cannot read what Java's clients and this adapter write. A leader that cannot read
 the earlier partitions assigns without them.
@@ -34,14 +36,17 @@ from kafka_why.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 
 Member: TypeAlias = JoinGroupResponse.JoinGroupResponseMember
 Weigh = Callable[[frozenset[TopicPartition]], Mapping[TopicPartition, int]]
+"""Returns the weights of partitions."""
 
-_SENDS_USER_DATA: Final = {StickyAssignor.name, LagAwareAssignor.name}
-_SENDS_OWNED: Final = {CooperativeStickyAssignor.name, UniformAssignor.name}
+# The assignors that read a member's earlier partitions from the user data of its subscription, and those that
+# read them from the subscription's owned partitions.
+_USER_DATA_ASSIGNORS: Final = {StickyAssignor.name, LagAwareAssignor.name}
+_OWNED_PARTITIONS_ASSIGNORS: Final = {CooperativeStickyAssignor.name, UniformAssignor.name}
 
 
 class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it has no types
-    """An assignor for one consumer, which writes the consumer's metadata. It assigns if the consumer is the
-    leader.
+    """An assignor for one consumer. It writes the consumer's metadata for JoinGroup, and assigns if the
+    consumer is the leader.
 
     Each consumer needs its own adapter. `rack_id` is the consumer's rack (Kafka's client.rack), or None.
     """
@@ -49,7 +54,7 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
     def __init__(self, assignor: Assignor, rack_id: str | None = None) -> None:
         self.assignor = assignor
         self._rack_id = rack_id
-        self._claim: Claim | None = None  # the consumer's last assignment, or None before the first
+        self._last_assignment: Claim | None = None  # with its generation; None before the first assignment
 
     @property
     def name(self) -> str:
@@ -60,31 +65,31 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         """Return COOPERATIVE for `cooperative-sticky`, which kafka-python does not mix with eager assignors,
         and EAGER for all others.
         """
-        if self.assignor.name == CooperativeStickyAssignor.name:
-            return [RebalanceProtocol.COOPERATIVE]
-        return [RebalanceProtocol.EAGER]
+        is_cooperative = self.assignor.name == CooperativeStickyAssignor.name
+        return [RebalanceProtocol.COOPERATIVE if is_cooperative else RebalanceProtocol.EAGER]
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolSubscription:
         """Return the metadata for JoinGroup: the topics, and for some assignors the earlier partitions."""
-        claim = self._claim or Claim()
+        claim = self._last_assignment or Claim()  # without partitions and generation
         user_data: bytes | None = None
-        if self.assignor.name in _SENDS_USER_DATA and self._claim is not None:
+        if self.assignor.name in _USER_DATA_ASSIGNORS and self._last_assignment is not None:
             user_data = encode_sticky_user_data(claim)
         elif self.assignor.name == CooperativeStickyAssignor.name:
             user_data = encode_cooperative_user_data(claim.generation_id)
-        sends_owned = self.assignor.name in _SENDS_OWNED
+        sends_owned = self.assignor.name in _OWNED_PARTITIONS_ASSIGNORS
         subscription = Subscription(
             tuple(topics),
             user_data,
             claim.partitions if sends_owned else (),
-            claim.generation_id if sends_owned and self._claim is not None else None,
+            claim.generation_id if sends_owned and self._last_assignment is not None else None,
             self._rack_id,
         )
+        # kafka-python expects an object of its own class, and encodes it again.
         return ConsumerProtocolSubscription.decode(encode_subscription(subscription))
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:
         """Store the consumer's assignment and its generation for the next `metadata`."""
-        self._claim = Claim(tuple(TopicPartition(*p) for p in assignment.partitions()), generation)
+        self._last_assignment = Claim(tuple(TopicPartition(*p) for p in assignment.partitions()), generation)
 
     def assign(
         self, cluster: ClusterMetadata, members: Iterable[Member]
@@ -102,6 +107,9 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
         return {member_id: _assignment(partitions) for member_id, partitions in assigned.items()}
 
     def _assignor_for(self, counts: Mapping[str, int]) -> Assignor:
+        """Return the assignor for a rebalance of topics with these partition counts. Override it if the
+        assignor depends on them.
+        """
         return self.assignor
 
 
@@ -120,7 +128,9 @@ class CoordinatorAdapter(AssignorAdapter):
     def assign(
         self, cluster: ClusterMetadata, members: Iterable[Member]
     ) -> dict[MemberId, ConsumerProtocolAssignment]:
-        """Return no assignment, because the coordinator ignores it. Clients with KIP-814 do not call this."""
+        """Return no assignment, because the coordinator ignores the leader's. A client with KIP-814 does not
+        call this method, because the coordinator sets `skip_assignment` in the answer to JoinGroup.
+        """
         return {}
 
 
@@ -142,12 +152,12 @@ class LagAwareAdapter(AssignorAdapter):
 
 
 def _subscription(metadata: ConsumerProtocolSubscription) -> Subscription:
-    # A negative generation and an empty rack become None, as in Kafka.
+    """Convert a member's metadata. A negative generation and an empty rack become None, as in Kafka."""
     return Subscription(
         topics=tuple(metadata.topics),
         user_data=metadata.user_data,
         owned_partitions=tuple(
-            TopicPartition(run.topic, n) for run in metadata.owned_partitions for n in run.partitions
+            TopicPartition(owned.topic, n) for owned in metadata.owned_partitions for n in owned.partitions
         ),
         generation_id=metadata.generation_id if metadata.generation_id >= 0 else None,
         rack_id=metadata.rack_id or None,
@@ -155,6 +165,7 @@ def _subscription(metadata: ConsumerProtocolSubscription) -> Subscription:
 
 
 def _assignment(partitions: Iterable[TopicPartition]) -> ConsumerProtocolAssignment:
+    """Return the partitions as a member's assignment, in version 0 and without user data."""
     numbers_of: dict[str, list[int]] = {}
     for topic, number in partitions:
         numbers_of.setdefault(topic, []).append(number)
@@ -162,7 +173,7 @@ def _assignment(partitions: Iterable[TopicPartition]) -> ConsumerProtocolAssignm
 
 
 def _racks(cluster: ClusterMetadata, counts: Mapping[str, int]) -> PartitionRacks:
-    """Return the racks of all replicas, including offline ones, as in Kafka."""
+    """Return, by topic and partition, the racks of all replicas, including offline ones, as in Kafka."""
     rack_of = {broker.node_id: broker.rack for broker in cluster.brokers()}
     racks: dict[str, list[frozenset[str]]] = {}
     for topic, count in counts.items():

@@ -23,7 +23,6 @@ from clients.pending import (
     AnyRequest,
     AnyResponse,
     FutureRequest,
-    MessageCounts,
     PendingRequest,
     PendingRequests,
     R,
@@ -35,7 +34,6 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import NO_PACKS, unpack
 from kafka_why.contract.early_answers import EarlyAnswers, Headers
 from kafka_why.contract.kafka import requests as kafka
-from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
@@ -44,23 +42,29 @@ from kafka_why.lifetimes import Closeable, OutageWarning
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader, TopicsMissing
 
-_RECORDS_MAX = 10_000
+_RECORDS_PER_POLL_MAX = 10_000
 
 
 class AnswerReader:
-    """A reader of one reply partition, starting at an offset. Use it on one thread."""
+    """A reader of one reply partition, a partition of the responses topic, from an offset on. Use it on one
+    thread.
+
+    A replica of the coordinator may answer a request early, before the coordinator's Spark query does. The
+    reader returns both answers, and callers use the first. It drops the answers of replicas that have been
+    replaced (`EarlyAnswers`).
+    """
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, partition: int, offset: int) -> None:
         self._warning = OutageWarning("reading answers")
         self._partition = partition
-        self._early = EarlyAnswers()
+        self._early_answers = EarlyAnswers()
         self._consumer = kafka_clients.answers_consumer(
             client_config, max_record_bytes=layout.response_record_max_bytes, on_error=self._on_error
         )
         self._consumer.assign([TopicPartition(layout.responses_topic, partition, offset)])
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return the values of new records, without duplicates (`EarlyAnswers`).
+        """Return the values of new records.
 
         Wait up to `timeout_s` for the first record. Outages are logged, and reading continues after them.
         """
@@ -68,16 +72,16 @@ class AnswerReader:
         if first is None:
             return []
         values: list[bytes] = []
-        has_read = False
+        has_read = False  # a record, not only errors
         # `consume` alone would wait until it has as many records as it may return.
-        for message in (first, *self._consumer.consume(_RECORDS_MAX, 0)):
+        for message in (first, *self._consumer.consume(_RECORDS_PER_POLL_MAX, 0)):
             error = message.error()
             if error is not None:
                 self._on_error(error)
                 continue
             has_read = True
             headers = message.headers()
-            if headers and not self._early.accepts(self._partition, cast(Headers, headers)):
+            if headers and not self._early_answers.accepts(self._partition, cast(Headers, headers)):
                 continue
             if (value := message.value()) is not None:
                 values.append(value)
@@ -106,10 +110,10 @@ log = structlog.get_logger()
 
 
 def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener | None) -> list[str]:
-    """Settle the requests that these records answer. Return the ids of requests refused by a coordinator
-    without packs.
+    """Settle the requests that these records answer. Return the correlation ids of requests that have to be
+    written again, because the coordinator refused their pack (a record with several requests).
 
-    `listener` gets the messages to connections, in order.
+    `listener` gets the messages to connections. Answers and messages are delivered in the records' order.
     """
     answers: list[AnyResponse] = []
     refused: list[str] = []
@@ -120,7 +124,6 @@ def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener
             try:
                 message = decode_response(encoded)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                pending.counts.malformed += 1
                 log.warning("an answer cannot be read", error=str(error))
                 continue
             if isinstance(message, ErrorResponse) and message.error_message.startswith(NO_PACKS):
@@ -128,7 +131,7 @@ def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener
             elif not isinstance(message, ToConnection):
                 answers.append(message)
             elif listener is not None:
-                pending.settle(answers)  # these precede the message
+                pending.settle(answers)  # those before the message
                 answers.clear()
                 listener(message)
     pending.settle(answers)
@@ -136,7 +139,7 @@ def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener
 
 
 def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
-    """Decode a message of the responses topic. A record may hold several (`kafka_why.contract.codec`).
+    """Decode one message of the responses topic. A record may have several messages, a pack (`unpack`).
 
     Raises msgspec.DecodeError or UnicodeDecodeError.
     """
@@ -187,7 +190,7 @@ class CoordinatorClient(Closeable):
         request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
         listener: Listener | None = None,
     ) -> None:
-        # Correlation ids contain an id of this start, so responses to earlier starts cannot match.
+        # Correlation ids begin with it, so no response to another client or to an earlier start can match.
         self._start_id = str(uuid4())
         self._numbers = count(1)
         if reply_partition is None:
@@ -218,11 +221,6 @@ class CoordinatorClient(Closeable):
         self._reader.start()
 
     @property
-    def counts(self) -> MessageCounts:
-        """Counts of the records read from the reply partition so far."""
-        return self._pending.counts
-
-    @property
     def request_partitions(self) -> int:
         """The number of partitions of the requests topic."""
         return self._layout.request_partitions
@@ -243,9 +241,12 @@ class CoordinatorClient(Closeable):
         return f"{self._start_id}-{next(self._numbers)}"
 
     def send(self, request: AnyRequest[R], *, timeout_ms: int | None = None) -> Future[R]:
-        """Send a request with a correlation id of this client."""
+        """Send a request with a correlation id of this client, and return the future of its response.
+
+        `timeout_ms` None means the client's own timeout.
+        """
         future: Future[R] = Future()
-        future.set_running_or_notify_cancel()  # a sent request cannot be cancelled
+        future.set_running_or_notify_cancel()  # so `cancel` fails: a sent request cannot be taken back
         pending = FutureRequest(
             request,
             time.monotonic(),
@@ -266,7 +267,7 @@ class CoordinatorClient(Closeable):
         self._writer.write(requests)
 
     def forget(self, request: PendingRequest) -> None:
-        """Drop a request of `send_all` whose caller no longer waits. Its receiver is not called."""
+        """Stop waiting for a request of `send_all`. Its receiver is not called."""
         self._pending.forget(request)
 
     def close(self) -> None:
@@ -278,11 +279,12 @@ class CoordinatorClient(Closeable):
         self._answers.close()
 
     def _read(self) -> None:
+        """Read and settle answers until `close`."""
         try:
             while not self._closing.is_set():
                 refused = settle(self._answers.poll(_POLL_S), self._pending, self._listener)
-                if refused:
-                    self._writer.write_unpacked(self._pending.to_write_again(refused))
+                if refused:  # the coordinator reads no packs, so each request needs its own record
+                    self._writer.write_unpacked(self._pending.mark_rewritten(refused))
                 self._pending.expire(time.monotonic())
         finally:
             # Even if an error ends this thread, because callers must not wait forever.
@@ -290,63 +292,17 @@ class CoordinatorClient(Closeable):
 
 
 def _reader_at_end(client_config: ClientConfig, layout: TopicLayout, reply_partition: int) -> AnswerReader:
+    """Return a reader from the end of the reply partition on. Raise TopicsMissing if the number of a topic's
+    partitions differs from `layout`.
+    """
     with TopicReader(client_config) as reader:
-        for topic, wanted in (
+        for topic, expected in (
             (layout.requests_topic, layout.request_partitions),
             (layout.responses_topic, layout.reply_partitions),
         ):
-            found = len(reader.partitions_of(topic))
-            if found != wanted:
+            actual = len(reader.partitions_of(topic))
+            if actual != expected:
                 # With another number of partitions, requests would go to the wrong partition of their group.
-                raise TopicsMissing(f"topic {topic} has {found} partitions, {wanted} are expected")
+                raise TopicsMissing(f"topic {topic} has {actual} partitions, {expected} are expected")
         (end,) = reader.ends([KafkaTopicPartition(layout.responses_topic, reply_partition)]).values()
     return AnswerReader(client_config, layout, reply_partition, end)
-
-
-# A barrier: wait until the groups, offsets, events and transactions topics have everything answered so far.
-#
-# An early answer precedes the query's batch with its request, and a batch writes its records in no particular
-# order. So the barrier has three rounds of requests that change nothing and that only the query answers
-# (`waits_for_views`). In each partition the first round follows all answered requests, so it is in the
-# batches of these requests or in later batches. It also follows the clock records by which a replica has
-# fired deadlines. The query fires these deadlines one batch after it reads the clock records. The second
-# round is written when the first round is answered, so it is in a later batch, and the third round is in a
-# still later batch. A batch starts when all records of the previous batch are acknowledged. So when the third
-# round is answered, everything that was answered before is on the topics.
-
-
-BARRIER_VERSION = 5
-"""The version of DescribeGroups whose response the barrier's requests get."""
-
-# The group in the requests, followed by a number that chooses the partition. It need not exist.
-_GROUP_ID = "__views_barrier"
-
-
-def barrier_rounds(request_partitions: int) -> tuple[tuple[str, ...], ...]:
-    """Return the group ids of each round. The first round has one for each partition, later rounds have
-    one.
-    """
-    first = tuple(_group_in(partition, request_partitions) for partition in range(request_partitions))
-    return first, first[:1], first[:1]
-
-
-def barrier_request(header: Header) -> DescribeGroup:
-    """Return the barrier's request about a group. `header` names the group and BARRIER_VERSION."""
-    return DescribeGroup(**header, waits_for_views=True)
-
-
-def changed_request(header: Header) -> DescribeGroup:
-    """Return the first round's request, to which a replica may answer at once with the changed groups."""
-    return DescribeGroup(**header, waits_for_views=True, lists_changed=True)
-
-
-def wait_for_views(client: CoordinatorClient) -> None:
-    """Wait until the topics have everything answered before this call. Raises ClientError."""
-    for group_ids in barrier_rounds(client.request_partitions):
-        sent = [client.send(barrier_request(client.header(name, BARRIER_VERSION))) for name in group_ids]
-        for answer in sent:
-            answer.result()
-
-
-def _group_in(partition: int, partitions: int) -> str:
-    return next(name for n in count() if partition_of(name := f"{_GROUP_ID}_{n}", partitions) == partition)

@@ -1,11 +1,12 @@
-"""A client's requests that wait for answers, without IO and clock. Several clients may share a partition of
-the responses topic, and most answers are there twice: early, and with the query's batch
-(`kafka_why.contract.early_answers`). Only the first answer to a request of this client counts.
-`PendingRequests.awaits` recognizes all other answers without decoding them.
+"""A client's requests that wait for answers, without IO and clock.
+
+Several clients may share a partition of the responses topic. Most answers are there twice: early from a
+replica, and later from the coordinator's query (`kafka_why.contract.early_answers`). Only the first answer to
+a request of this client counts. `PendingRequests.awaits` recognizes all other answers without decoding them.
 """
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
 from kafka_why.contract.rocketmq.requests import Response as RocketMqResponseBase
 from kafka_why.topic_reader import ClientError
 
-# The field's bytes in an encoded answer. No JSON string contains them, because quotes are escaped, and no
-# object precedes the correlation id.
-_CORRELATION_ID = b'"correlation_id":"'
+# The bytes before the correlation id in an encoded answer. Their first occurrence is the field: a JSON string
+# cannot contain them, because its quotes are escaped, and no nested object precedes the field.
+_CORRELATION_ID_KEY = b'"correlation_id":"'
 
 R = TypeVar("R", bound=Response | RocketMqResponseBase)
 
@@ -39,20 +40,18 @@ class CoordinatorError(ClientError):
 
 
 class RequestTimedOut(ClientError):
-    """No answer came in time. The request is in the log, and the coordinator may still apply it."""
+    """No answer arrived in time. The request is in the log, and the coordinator may still apply it."""
 
 
 class RequestNotSent(ClientError):
-    """The write of the request failed. The request may still be in the log: only the cause can rule that
-    out.
-    """
+    """The write failed. The request may be in the log nevertheless, unless the cause rules that out."""
 
 
 class RequestTooLarge(RequestNotSent):
     """The request is too large for the requests topic. It was not sent, and would fail again.
 
-    `size_bytes` and `max_bytes` are the size and the limit of the record, or of the frame if the request was
-    not encoded.
+    `size_bytes` and `max_bytes` are the size and the limit of the record, or of the client's frame if the
+    request was not encoded as a record.
     """
 
     def __init__(self, message: str, size_bytes: int, max_bytes: int) -> None:
@@ -69,30 +68,34 @@ class ClientClosed(ClientError):
 class PendingRequest:
     """A request in flight.
 
-    `receive` gets the outcomes of all requests with this receiver that are settled at the same time. It runs
-    in the settling thread, so it must be short. A request that gets no answer has a `record_id` instead of a
-    correlation id. Its outcome is None when it is in the log.
+    Requests are settled, with an answer or an error, several at a time. `receive` is called once with all of
+    them that have this receiver. It runs in the thread that settles them, so it must be short.
+
+    A request that gets no answer (`UNANSWERED`) has a `record_id` instead of a correlation id. It is settled
+    with None when it is in the log.
     """
 
     request: AnyRequest[Any] | Unanswered
-    asked_at_s: float  # by the clock of `PendingRequests.expire`
+    sent_at_s: float  # by the clock of `PendingRequests.expire`
     timeout_ms: int
     receive: "Receiver"
-    record_id: str = ""
+    record_id: str = ""  # "" for a request that gets an answer
     has_expired: bool = False
-    is_written_again: bool = False
+    is_rewritten: bool = False  # written again after the coordinator refused its pack
 
     @property
     def correlation_id(self) -> str:
-        """The id of the request while it is in flight."""
+        """The correlation id, or the `record_id` of a request that gets no answer."""
         return self.request.correlation_id if not isinstance(self.request, UNANSWERED) else self.record_id
 
     @property
     def deadline_s(self) -> float:
-        return self.asked_at_s + self.timeout_ms / 1000
+        return self.sent_at_s + self.timeout_ms / 1000
 
     def is_wanted(self) -> bool:
-        """Return True if an unwritten request still has to be written. Any thread may call it."""
+        """Return True if an unwritten request still has to be written: until it expires, or in a subclass,
+        until its caller stops waiting. Any thread may call it.
+        """
         return not self.has_expired
 
     def describe(self) -> str:
@@ -112,23 +115,13 @@ Receiver: TypeAlias = Callable[[Sequence[SettledRequest]], None]
 
 
 def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
-    """Settle the futures of `FutureRequest`s, as their receiver."""
+    """Resolve the futures of settled `FutureRequest`s. It is the `receive` of these requests."""
     for request, outcome in outcomes:
         assert isinstance(request, FutureRequest)
         if isinstance(outcome, ClientError):
             request.future.set_exception(outcome)
         else:
             request.future.set_result(outcome)
-
-
-@dataclass(slots=True)
-class MessageCounts:
-    """Counts of the messages of the reply partition."""
-
-    answered: int = 0
-    duplicates: int = 0  # repeated or late answers: the request was no longer in flight
-    unknown: int = 0  # answers to other clients
-    malformed: int = 0  # could not be decoded
 
 
 class PendingRequests:
@@ -138,15 +131,13 @@ class PendingRequests:
     """
 
     def __init__(self, prefix: str) -> None:
-        self.counts = MessageCounts()
-        self._prefix = prefix
         self._encoded_prefix = prefix.encode()
         self._lock = threading.Lock()
         self._in_flight: dict[str, PendingRequest] = {}
-        # The same requests by timeout, in the order of their start, so that `expire` has to check only the
-        # first request of each timeout.
-        self._by_timeout_ms: dict[int, OrderedDict[str, PendingRequest]] = {}
-        self._closed: ClientClosed | None = None
+        # The same requests by timeout. Those of one timeout expire in the order in which they were added, so
+        # `expire` checks only the first of them.
+        self._by_timeout_ms: defaultdict[int, OrderedDict[str, PendingRequest]] = defaultdict(OrderedDict)
+        self._closed_error: ClientClosed | None = None
 
     def __len__(self) -> int:
         return len(self._in_flight)
@@ -154,72 +145,62 @@ class PendingRequests:
     def add(self, requests: Iterable[PendingRequest]) -> None:
         """Add requests, or raise ClientClosed and add none."""
         with self._lock:
-            if self._closed is not None:
-                raise self._closed
+            if self._closed_error is not None:
+                raise self._closed_error
             for request in requests:
                 correlation_id = request.correlation_id
                 self._in_flight[correlation_id] = request
-                of_timeout = self._by_timeout_ms.get(request.timeout_ms)
-                if of_timeout is None:
-                    of_timeout = self._by_timeout_ms[request.timeout_ms] = OrderedDict()
-                of_timeout[correlation_id] = request
+                self._by_timeout_ms[request.timeout_ms][correlation_id] = request
 
     def awaits(self, encoded: bytes) -> bool:
-        """Return True if a message of the reply partition has to be decoded, and count all others.
-
-        It answers a request in flight or has no correlation id.
+        """Return True if a message of the reply partition has to be decoded, because it answers a request in
+        flight or has no correlation id. All others are answers to other clients, or repeated or late ones.
         """
-        at = encoded.find(_CORRELATION_ID)
-        if at < 0:
+        key_at = encoded.find(_CORRELATION_ID_KEY)
+        if key_at < 0:
             return True
-        at += len(_CORRELATION_ID)
-        if not encoded.startswith(self._encoded_prefix, at):
-            self.counts.unknown += 1
+        start = key_at + len(_CORRELATION_ID_KEY)
+        if not encoded.startswith(self._encoded_prefix, start):
             return False
-        correlation_id = encoded[at : encoded.find(b'"', at)].decode(errors="replace")
-        if correlation_id in self._in_flight:
-            return True
-        self.counts.duplicates += 1
-        return False
+        end = encoded.find(b'"', start)
+        return encoded[start:end].decode(errors="replace") in self._in_flight
 
     def settle(self, responses: Sequence[AnyResponse]) -> None:
-        """Settle the requests that these responses answer. Drop and count all other responses."""
-        if not responses:
-            return
-        outcomes: list[SettledRequest] = []
+        """Settle the requests that these responses answer. Drop all other responses."""
         with self._lock:
-            for response in responses:
-                request = self._pop(response.correlation_id)
-                if request is not None:
-                    self.counts.answered += 1
-                    outcomes.append((request, _outcome(request, response)))
-                elif response.correlation_id.startswith(self._prefix):
-                    self.counts.duplicates += 1
-                else:
-                    self.counts.unknown += 1
+            outcomes: list[SettledRequest] = [
+                (request, _outcome(request, response))
+                for response in responses
+                if (request := self._pop(response.correlation_id)) is not None
+            ]
         _deliver(outcomes)
 
-    def to_write_again(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
-        """Return those of these requests that are in flight, and that no earlier call has returned.
+    def mark_rewritten(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
+        """Mark and return the requests that have to be written again because the coordinator refused their
+        pack, a record with several requests.
 
-        A refusal may be read twice, and a JoinGroup that is written again twice would create a second member.
+        A marked request is not returned again. A refusal may be read twice, and a JoinGroup that is written
+        again twice would create a second member.
         """
-        found: list[PendingRequest] = []
+        refused: list[PendingRequest] = []
         with self._lock:
             for correlation_id in correlation_ids:
                 request = self._in_flight.get(correlation_id)
-                if request is not None and not request.is_written_again:
-                    request.is_written_again = True
-                    found.append(request)
-        return found
+                if request is not None and not request.is_rewritten:
+                    request.is_rewritten = True
+                    refused.append(request)
+        return refused
 
     def forget(self, request: PendingRequest) -> None:
-        """Remove a request whose caller no longer waits. Its answer will be dropped."""
+        """Remove a request if its caller stops waiting. Its answer will be dropped."""
         with self._lock:
             self._pop(request.correlation_id)
 
     def settle_written(self, requests: Iterable[PendingRequest]) -> None:
-        """Settle those of these requests that get no answers. They are in the log now."""
+        """Settle the requests that get no answer (those with a `record_id`), because they are in the log now.
+
+        `requests` have been written. Those without a `record_id` still wait for their answers.
+        """
         with self._lock:
             outcomes: list[SettledRequest] = [
                 (request, None)
@@ -229,14 +210,14 @@ class PendingRequests:
         _deliver(outcomes)
 
     def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
-        """Fail those of these requests that are in flight.
+        """Fail each of these requests that is in flight.
 
-        They fail with `error` if it is a RequestNotSent, else with a RequestNotSent whose cause is `error`.
+        The failure is `error` if it is a RequestNotSent, or else a RequestNotSent with `error` as its cause.
         """
         with self._lock:
-            failed = [request for request in requests if self._pop(request.correlation_id)]
+            removed = [request for request in requests if self._pop(request.correlation_id)]
         outcomes: list[SettledRequest] = []
-        for request in failed:
+        for request in removed:
             if isinstance(error, RequestNotSent):
                 failure = error
             else:
@@ -246,12 +227,12 @@ class PendingRequests:
         _deliver(outcomes)
 
     def expire(self, now_s: float) -> None:
-        """Fail every request whose timeout has passed with RequestTimedOut."""
+        """Fail with RequestTimedOut every request whose deadline is not after `now_s`."""
         expired: list[PendingRequest] = []
         with self._lock:
-            for of_timeout in list(self._by_timeout_ms.values()):
-                while of_timeout:
-                    request = next(iter(of_timeout.values()))
+            for same_timeout in list(self._by_timeout_ms.values()):
+                while same_timeout:
+                    request = next(iter(same_timeout.values()))
                     if request.deadline_s > now_s:
                         break
                     self._pop(request.correlation_id)
@@ -264,39 +245,43 @@ class PendingRequests:
     def close(self, reason: str) -> None:
         """Fail all requests in flight with ClientClosed. Later calls of `add` raise it."""
         with self._lock:
-            if self._closed is None:
-                self._closed = ClientClosed(reason)
-            left, self._in_flight = list(self._in_flight.values()), {}
+            if self._closed_error is None:
+                self._closed_error = ClientClosed(reason)
+            unanswered, self._in_flight = list(self._in_flight.values()), {}
             self._by_timeout_ms.clear()
-        _deliver([(r, ClientClosed(f"{r.describe()} was not answered: {reason}")) for r in left])
+        _deliver([(r, ClientClosed(f"{r.describe()} was not answered: {reason}")) for r in unanswered])
 
     def _pop(self, correlation_id: str) -> PendingRequest | None:
-        """Remove and return a request that is in flight. The caller holds the lock."""
+        """Remove and return the request with this id, or None if it is not in flight. The caller holds the
+        lock.
+        """
         request = self._in_flight.pop(correlation_id, None)
         if request is not None:
-            of_timeout = self._by_timeout_ms[request.timeout_ms]
-            del of_timeout[correlation_id]
-            if not of_timeout:
+            same_timeout = self._by_timeout_ms[request.timeout_ms]
+            del same_timeout[correlation_id]
+            if not same_timeout:
                 del self._by_timeout_ms[request.timeout_ms]
         return request
 
 
 def _deliver(outcomes: Sequence[SettledRequest]) -> None:
+    """Call each receiver once, with all its outcomes."""
     by_receiver: dict[Receiver, list[SettledRequest]] = {}
-    for outcome in outcomes:
-        by_receiver.setdefault(outcome[0].receive, []).append(outcome)
-    for receive, received in by_receiver.items():
-        receive(received)
+    for settled in outcomes:
+        by_receiver.setdefault(settled[0].receive, []).append(settled)
+    for receive, its_outcomes in by_receiver.items():
+        receive(its_outcomes)
 
 
 def _outcome(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
-    assert not isinstance(request.request, UNANSWERED), "no answer has its record id"
-    answer: type[AnyResponse] = request.request.answer
-    if isinstance(response, answer):
+    """Return the response, or a CoordinatorError if it is an ErrorResponse or of another request's type."""
+    assert not isinstance(request.request, UNANSWERED), "the request gets no answer"
+    expected_type: type[AnyResponse] = request.request.response_type
+    if isinstance(response, expected_type):
         return response
     if isinstance(response, ErrorResponse):
         message = response.error_message
     else:
-        message = f"the answer is a {type(response).__name__}, not a {answer.__name__}"
+        message = f"the answer is a {type(response).__name__}, not a {expected_type.__name__}"
     code = response.error_code if isinstance(response, Response) else ErrorCode.UNKNOWN_SERVER_ERROR
     return CoordinatorError(type(request.request).__name__, request.request.group_id, code, message)

@@ -9,7 +9,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
@@ -20,7 +20,7 @@ from embedded.jars import broker_archive, jar_paths
 from embedded.java import (
     HOST,
     QUICK_COMPILER,
-    ChildJvm,
+    ServerProcess,
     find_java,
     is_free,
     locked_folder,
@@ -29,11 +29,8 @@ from embedded.java import (
 )
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.lifetimes import Startable
+from kafka_why.errors import MultilineError
 from kafka_why.local_files import PRIVATE_UMASK, make_private_folder, warn_if_open
-
-# The settings of the embedded broker, those that a user may give it, and their encoding as properties.
-
 
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -72,15 +69,15 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 """The settings of every embedded broker, besides its addresses."""
 
 # Settings that the embedding decides: the broker's addresses, its data folder, and that it is one node.
-_OURS = re.compile(
+_FIXED_NAMES = re.compile(
     r"process\.roles|node\.id|broker\.id|broker\.id\..*|controller\..*|(metadata\.)?log\.dirs?|cluster\.id"
     r"|listeners|advertised\.listeners|early\.start\.listeners|listener\..*"
     r"|inter\.broker\.listener\.name|security\.inter\.broker\.protocol"
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WHOLE = re.compile(r"[0-9]+")
-# Replication factors and the like. With one broker they can only be 1.
-_COPIES = re.compile(r".*(replication\.factor|min\.insync\.replicas|\.min\.isr)")
+_WHOLE_NUMBER = re.compile(r"[0-9]+")
+# Replication factors, and minimum numbers of replicas. With one broker they can only be 1.
+_REPLICATION_NAMES = re.compile(r".*(replication\.factor|min\.insync\.replicas|\.min\.isr)")
 
 
 class BrokerSettingRefused(ValueError):
@@ -88,19 +85,20 @@ class BrokerSettingRefused(ValueError):
 
 
 def check_broker_settings(settings: Mapping[str, str]) -> None:
-    """Check that the settings do not break the embedding. Raises BrokerSettingRefused.
+    """Raise BrokerSettingRefused if a setting does not fit an embedded broker.
 
     The broker itself refuses unknown settings and invalid values when it starts.
     """
     for name, value in settings.items():
         if not _NAME.fullmatch(name):
             raise BrokerSettingRefused(f"{name!r} is not the name of a broker setting")
-        if _OURS.fullmatch(name.lower()):
+        if _FIXED_NAMES.fullmatch(name.lower()):
             raise BrokerSettingRefused(
                 f"{name} cannot be set: the embedded broker is one node on loopback with its data in the "
                 "data folder; for anything else start a broker and name it with --bootstrap-servers"
             )
-        if _COPIES.fullmatch(name) and _WHOLE.fullmatch(value) and int(value[:10]) > 1:
+        # Ten digits suffice for the comparison, and Python's `int` refuses very long numbers.
+        if _REPLICATION_NAMES.fullmatch(name) and _WHOLE_NUMBER.fullmatch(value) and int(value[:10]) > 1:
             raise BrokerSettingRefused(f"{name} can only be 1, because there is one broker, not {value}")
         if not value.isprintable():
             raise BrokerSettingRefused(f"the value of {name} has characters that cannot be printed")
@@ -108,15 +106,16 @@ def check_broker_settings(settings: Mapping[str, str]) -> None:
 
 def escaped(value: str) -> str:
     """Escape a value for Java's properties files (java.util.Properties.load): ISO 8859-1 with escapes."""
-    text = value.replace("\\", "\\\\").encode("utf-16-be")
-    units = [int.from_bytes(text[i : i + 2]) for i in range(0, len(text), 2)]
+    # A Java escape is one UTF-16 unit of two bytes, so a character outside the BMP has two escapes.
+    utf16 = value.replace("\\", "\\\\").encode("utf-16-be")
+    units = [int.from_bytes(utf16[i : i + 2]) for i in range(0, len(utf16), 2)]
     return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04x}" for unit in units)
 
 
 def write_settings(path: Path, settings: Mapping[str, str]) -> None:
     """Write a properties file that only its owner may read, because the settings may have passwords."""
     path.touch(mode=0o600)
-    path.chmod(0o600)  # a file that existed has kept its mode
+    path.chmod(0o600)  # `touch` does not change the mode of an existing file
     path.write_text("".join(f"{name}={escaped(value)}\n" for name, value in settings.items()))
 
 
@@ -147,12 +146,12 @@ logger.scala.level = info
 """
 
 
-class BrokerFailed(RuntimeError):
+class BrokerFailed(MultilineError):
     """The broker did not start. The message has the reason and the end of its log."""
 
 
 class _PortTaken(BrokerFailed):
-    pass
+    """Another process listens on one of the broker's ports."""
 
 
 class Ports(NamedTuple):
@@ -163,18 +162,18 @@ class Ports(NamedTuple):
 
 
 def archive_options() -> list[str]:
-    """Return the JVM's options for the archive of the broker's classes, if there is one."""
+    """Return the JVM's options for its archive of the broker's classes, if there is one."""
     archive = broker_archive()
     # A JVM ignores an archive of other classes or of another Java.
     return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
 
 
-class EmbeddedBroker(Startable):
+class EmbeddedBroker(ServerProcess):
     """Apache Kafka in KRaft combined mode (broker and controller in one JVM), a child of this process.
 
     All its files are under ``data_dir``. Its log is ``broker.log``. A later broker in that folder has the
-    same data. The broker ends with this process, however that ends (`embedded.parent_watchdog`). A process
-    that was forked from this process keeps the broker alive while it runs.
+    same data. The broker ends when this process ends, even if this process is killed
+    (`embedded.parent_watchdog`). But a fork of this process keeps the broker alive while the fork runs.
 
     `start` raises `BrokerFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -183,34 +182,29 @@ class EmbeddedBroker(Startable):
         self,
         data_dir: Path,
         *,
-        # None: the ports of the folder's first start, or free ports at the first start.
+        # None: the ports of the folder's last start, or free ports if one of these is taken.
         ports: Ports | None = None,
         overrides: Mapping[str, str] = MappingProxyType({}),  # broker settings by Kafka's names
-        java_options: Sequence[str] = (),  # options of the JVM, which override those here
+        java_options: Sequence[str] = (),  # options of the JVM, which override `_JVM_OPTIONS`
         is_long_running: bool = False,  # Java's default compilers, which make the start slower
         # If `overrides` secure the listeners: the settings of a client that may log in.
         client_properties: Mapping[str, str] = MappingProxyType({}),
         # A new folder is formatted with this id, which brokers of one cluster share. None: a random id.
         cluster_id: str | None = None,
-        written_archive: Path | None = None,  # where the JVM writes its classes at its end
+        archive_at_exit: Path | None = None,  # where the JVM writes an archive of its classes when it exits
         classpath: Sequence[Path] | None = None,  # the jars of another version of Kafka
     ) -> None:
         self.data_dir = data_dir.absolute()
-        self.log_path = self.data_dir / "broker.log"
+        super().__init__(self.data_dir, self.data_dir / "broker.log")
+        self._ports_file = self.data_dir / "ports.json"
         self.ports = ports
         self._overrides = dict(overrides)
         self._java_options = tuple(java_options)
-        self._compiler = () if is_long_running else (QUICK_COMPILER,)
+        self._compiler_options = () if is_long_running else (QUICK_COMPILER,)
         self._client_properties = dict(client_properties)
         self._cluster_id = cluster_id or new_cluster_id()
-        self._written_archive = written_archive
+        self._archive_at_exit = archive_at_exit
         self._classpath = classpath
-        self._jvm = ChildJvm(self.data_dir, self.log_path)
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the JVM while it runs."""
-        return self._jvm.pid
 
     @property
     def bootstrap_servers(self) -> str:
@@ -226,35 +220,21 @@ class EmbeddedBroker(Startable):
 
     def start(self) -> None:
         """Start the broker and return when clients can use it: after about 3 s, 5 s on a new data folder."""
-        if self._jvm.is_launched:
+        if self.is_launched:
             raise RuntimeError("the broker is running")
-        self._make_data_dir()
+        self._prepare_data_dir()
         with self._locked_data_dir() as lock:
             if self.ports is not None:
-                return self._start_on(self.ports, lock)
-            candidates = [*self._remembered_ports(), *(free_ports() for _ in range(_PORT_TRIES))]
+                candidates = [self.ports]
+            else:
+                candidates = [*self._stored_ports(), *(free_ports() for _ in range(_PORT_TRIES))]
             for ports in candidates[:-1]:
-                try:
+                with suppress(_PortTaken):  # a port was taken since the search, so try the next ports
                     return self._start_on(ports, lock)
-                except _PortTaken:
-                    continue  # a port was taken since the search, so try the next ports
             self._start_on(candidates[-1], lock)
 
-    def stop(self) -> None:
-        """Shut the broker down (SIGTERM, after 30 s SIGKILL) and wait for its end. No effect if down."""
-        self._jvm.stop()
-
-    def kill(self) -> None:
-        """End the broker with SIGKILL, as a crash would, and wait for its end."""
-        self._jvm.kill()
-
-    def exit_code(self) -> int | None:
-        """Return the exit code of a broker that ended by itself, or None while it runs and after `stop` and
-        `kill`.
-        """
-        return self._jvm.exit_code()
-
-    def _make_data_dir(self) -> None:
+    def _prepare_data_dir(self) -> None:
+        """Create the folder if it is missing, and its files for the log. Raise BrokerFailed."""
         try:
             make_private_folder(self.data_dir)
             warn_if_open(self.data_dir)
@@ -276,21 +256,19 @@ class EmbeddedBroker(Startable):
         except BlockingIOError:
             raise BrokerFailed(f"The broker cannot start: another one uses {self.data_dir}") from None
 
-    def _remembered_ports(self) -> list[Ports]:
+    def _stored_ports(self) -> list[Ports]:
+        """Return the ports of the folder's last start, or no ports if they are unknown."""
         try:
             return [Ports(**json.loads(self._ports_file.read_text()))]
         except (OSError, ValueError, TypeError):  # a new folder, or a truncated file
             return []
 
-    @property
-    def _ports_file(self) -> Path:
-        return self.data_dir / "ports.json"
-
     def _start_on(self, ports: Ports, lock: BinaryIO) -> None:
+        """Start the broker on these ports, and store them. Raise _PortTaken if one of them is taken."""
         for port in ports:
             if not is_free(port):
                 raise _PortTaken(f"The broker cannot start: port {port} on {HOST} is taken")
-        self._jvm.mark_log()
+        self.mark_log()
         self._write_settings(ports)
         if not (self.data_dir / "log" / "meta.properties").exists():
             self._format()
@@ -304,6 +282,7 @@ class EmbeddedBroker(Startable):
         self._ports_file.write_text(json.dumps(ports._asdict()))
 
     def _write_settings(self, ports: Ports) -> None:
+        """Write the broker's properties file."""
         client, controller = (f"{HOST}:{port}" for port in ports)
         settings = {
             **SETTINGS,
@@ -314,54 +293,66 @@ class EmbeddedBroker(Startable):
         }
         write_settings(self.data_dir / "server.properties", settings)
 
-    def _java(
-        self, main_class: str, *arguments: str, archive: Sequence[str], compiler: Sequence[str]
+    def _java_command(
+        self, main_class: str, *arguments: str, class_archive: Sequence[str], compiler: Sequence[str]
     ) -> list[str]:
+        """Return the command that runs a class of Kafka. `class_archive` and `compiler` are JVM options."""
         jars = jar_paths("broker") if self._classpath is None else self._classpath
         if self._classpath is not None:
-            archive = ()
-        options = (*archive, *_JVM_OPTIONS, *compiler, *self._java_options)
+            class_archive = ()  # the archive is of the classes of the default jars
+        options = (*class_archive, *_JVM_OPTIONS, *compiler, *self._java_options)
         classpath = os.pathsep.join(map(str, jars))
         return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
 
     def _format(self) -> None:
         """Format the log folder with its ids and this Kafka's features, as kafka-storage.sh does."""
-        arguments = ("format", "--cluster-id", self._cluster_id, "--config", "server.properties")
-        command = self._java(
-            "kafka.tools.StorageTool", *arguments, archive=archive_options(), compiler=(QUICK_COMPILER,)
+        command = self._java_command(
+            "kafka.tools.StorageTool",
+            *("format", "--cluster-id", self._cluster_id, "--config", "server.properties"),
+            class_archive=archive_options(),
+            compiler=(QUICK_COMPILER,),
         )
         with self.log_path.open("ab") as log:
-            done = subprocess.run(
+            finished = subprocess.run(
                 command, cwd=self.data_dir, stdout=log, stderr=log, check=False, umask=PRIVATE_UMASK
             )
-        if done.returncode != 0:
+        if finished.returncode != 0:
             raise self._failure("formatting its log folder failed")
 
     def _launch(self, lock: BinaryIO) -> None:
-        archive, grace_s = archive_options(), STOP_GRACE_S
-        if self._written_archive is not None:
-            archive, grace_s = [f"-XX:ArchiveClassesAtExit={self._written_archive}"], _ARCHIVE_GRACE_S
-        server = self._java("kafka.Kafka", "server.properties", archive=archive, compiler=self._compiler)
-        if not self._jvm.launch(server, grace_s=grace_s, pass_fds=[lock.fileno()]):
+        """Start the broker's JVM, which inherits the lock of the folder. Raise BrokerFailed."""
+        class_archive, grace_s = archive_options(), STOP_GRACE_S
+        if self._archive_at_exit is not None:
+            class_archive, grace_s = [f"-XX:ArchiveClassesAtExit={self._archive_at_exit}"], _ARCHIVE_GRACE_S
+        command = self._java_command(
+            "kafka.Kafka",
+            "server.properties",
+            class_archive=class_archive,
+            compiler=self._compiler_options,
+        )
+        if not self.spawn(command, grace_s=grace_s, pass_fds=[lock.fileno()]):
             raise self._failure("its JVM could not be started")
 
     def _wait_until_reachable(self, client_config: ClientConfig) -> None:
+        """Wait until the broker serves clients. Raise BrokerFailed if it ends, or does not serve in time."""
         deadline, pause_s = time.monotonic() + START_TIMEOUT_S, 0.02
         while not _is_serving(client_config):
             if time.monotonic() > deadline:
                 raise self._failure(f"no client could reach it within {START_TIMEOUT_S} s")
-            if (code := self._jvm.wait(pause_s)) is not None:
+            if (code := self.wait(pause_s)) is not None:
                 raise self._failure(f"it ended with exit code {code}")
             pause_s = min(pause_s * 1.5, 0.25)
 
     def _failure(self, reason: str) -> BrokerFailed:
-        text = self._jvm.log_text()
-        kind = _PortTaken if "Address already in use" in text else BrokerFailed
-        return kind(f"The broker did not start: {reason}. The end of {self.log_path}:\n{tail(text)}")
+        """Return the error of a failed start, with the end of the log: _PortTaken if the log shows that."""
+        text = self.log_text()
+        error_type = _PortTaken if "Address already in use" in text else BrokerFailed
+        return error_type(f"The broker did not start: {reason}. The end of {self.log_path}:\n{tail(text)}")
 
 
 def new_cluster_id() -> str:
     """Return a random id of a Kafka cluster."""
+    # An id that begins with "-" would be an option of Kafka's commands.
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
 
 

@@ -1,8 +1,8 @@
 """The jars of Spark's Kafka connector, the embedded broker, Kafka's Java clients and HDFS, and their paths.
 
-`jars.toml` lists them with their sizes and SHA-256 sums. A set is downloaded once, checked in full, and then
-moved as a whole folder to its place in the cache, so an existing folder is always complete. A jar of two sets
-is downloaded once, because Ivy has one cache for all sets.
+`jars.toml` lists them in sets, with their sizes and SHA-256 sums. A set is downloaded once, checked in full,
+and then moved as a whole folder to its place in the cache, so an existing folder is always complete. A jar of
+two sets is downloaded once, because Ivy has one cache for all sets.
 
 ``python -m embedded.jars`` fetches the sets that the programs need. The sets that only tests use are
 fetched on first use. ``--lock`` resolves all sets again and rewrites the checksums.
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from embedded.java import Artifact, IvyFailed, retrieve
-
-# Paths of the project's files outside the source tree.
+from kafka_why.errors import MultilineError
 
 
 def cache_dir() -> Path:
@@ -32,27 +31,28 @@ def cache_dir() -> Path:
     ``$SPARK_GROUP_COORDINATOR_CACHE``, else ``$XDG_CACHE_HOME/spark-group-coordinator``, else the same under
     ``~/.cache``.
     """
-    if own := os.environ.get("SPARK_GROUP_COORDINATOR_CACHE"):
-        return Path(own).expanduser()
+    if cache := os.environ.get("SPARK_GROUP_COORDINATOR_CACHE"):
+        return Path(cache).expanduser()
     # The XDG specification says to ignore a relative path.
-    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    base = xdg if xdg.is_absolute() else Path.home() / ".cache"
-    return base / "spark-group-coordinator"
+    xdg_cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    parent = xdg_cache if xdg_cache.is_absolute() else Path.home() / ".cache"
+    return parent / "spark-group-coordinator"
 
 
 def spark_archive() -> Path:
-    """Return the path of the archive of Spark's classes (`streaming.query.class_archive`), which may not
-    exist.
+    """Return the path of the JVM's archive of Spark's classes (`streaming.query.class_archive`), which may
+    not exist.
     """
-    return _share() / "spark-classes.jsa"
+    return _share_dir() / "spark-classes.jsa"
 
 
 def broker_archive() -> Path:
-    """Return the path of the archive of the embedded broker's classes, which may not exist."""
-    return _share() / "broker-classes.jsa"
+    """Return the path of the JVM's archive of the embedded broker's classes, which may not exist."""
+    return _share_dir() / "broker-classes.jsa"
 
 
-def _share() -> Path:
+def _share_dir() -> Path:
+    """Return the folder for files that an installation of this project may have."""
     return Path(sys.prefix) / "share" / "spark-group-coordinator"
 
 
@@ -77,10 +77,10 @@ PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
 
 JARS_TOML = Path(__file__).with_name("jars.toml")
 _LOCK_MARK = "# ---- written by --lock: do not edit below ----\n"
-_TRIES = 2
+_DOWNLOAD_TRIES = 2
 
 
-class JarsUnavailable(RuntimeError):
+class JarsUnavailable(MultilineError):
     """Some jars could not be downloaded, or differ from the locked jars. The message has the reason for
     each.
     """
@@ -99,7 +99,7 @@ class JarSet(NamedTuple):
 
     name: SetName
     artifacts: tuple[Artifact, ...]
-    transitive: bool
+    transitive: bool  # True if the dependencies of the artifacts belong to the set
     files: tuple[LockedFile, ...]
 
 
@@ -115,7 +115,7 @@ def jar_paths(name: SetName) -> list[Path]:
     jar_set = read_jar_sets(JARS_TOML.read_text())[name]
     folder = _jars_dir() / f"{name}-{_digest(jar_set.files)}"
     if not _is_complete(folder, jar_set.files):
-        with _exclusive():
+        with _cache_lock():
             # Another process may have fetched them while this one waited for the lock.
             if not _is_complete(folder, jar_set.files):
                 _fetch(jar_set, folder)
@@ -134,7 +134,7 @@ def read_jar_sets(text: str) -> dict[SetName, JarSet]:
     return {
         name: JarSet(
             name,
-            tuple(Artifact.parse(coordinate) for coordinate in tables[name]["artifacts"]),
+            tuple(Artifact(*coordinate.split(":")) for coordinate in tables[name]["artifacts"]),
             tables[name]["transitive"],
             tuple(LockedFile(**row) for row in locked.get(name, ())),
         )
@@ -143,17 +143,18 @@ def read_jar_sets(text: str) -> dict[SetName, JarSet]:
 
 
 def find_faults(folder: Path, files: tuple[LockedFile, ...]) -> list[str]:
-    """Return the differences of a folder's content from the locked files, an empty list if there are none."""
-    found = {file.name: file for file in _list_files(folder)}
-    faults = [f"{file.name}: missing" for file in files if file.name not in found]
-    unknown = sorted(found.keys() - {file.name for file in files})
-    faults += [f"{name}: not in {JARS_TOML.name}" for name in unknown]
-    faults += [
-        f"{file.name}: SHA-256 is {found[file.name].sha256}, pinned is {file.sha256}"
-        for file in files
-        if file.name in found and found[file.name] != file
+    """Return a line for each file that is missing in a folder, is not locked, or differs from its lock."""
+    existing = {file.name: file for file in _list_files(folder)}
+    not_locked = sorted(existing.keys() - {file.name for file in files})
+    return [
+        *(f"{file.name}: missing" for file in files if file.name not in existing),
+        *(f"{name}: not in {JARS_TOML.name}" for name in not_locked),
+        *(
+            f"{file.name}: SHA-256 is {existing[file.name].sha256}, pinned is {file.sha256}"
+            for file in files
+            if file.name in existing and existing[file.name] != file
+        ),
     ]
-    return faults
 
 
 def lock() -> None:
@@ -161,7 +162,7 @@ def lock() -> None:
     text = JARS_TOML.read_text()
     locked: dict[SetName, list[LockedFile]] = {}
     for name, jar_set in read_jar_sets(text).items():
-        with _exclusive(), _downloaded(jar_set) as folder:
+        with _cache_lock(), _download(jar_set) as folder:
             locked[name] = _list_files(folder)
     head, mark, _ = text.partition(_LOCK_MARK)
     JARS_TOML.write_text(head + mark + render_lock(locked))
@@ -171,7 +172,10 @@ def render_lock(locked: dict[SetName, list[LockedFile]]) -> str:
     """Return the TOML text for the lower part of `jars.toml`."""
     lines = ["[locked]"]
     for name, files in locked.items():
-        rows = [f'name = "{it.name}", size_bytes = {it.size_bytes}, sha256 = "{it.sha256}"' for it in files]
+        rows = [
+            f'name = "{file.name}", size_bytes = {file.size_bytes}, sha256 = "{file.sha256}"'
+            for file in files
+        ]
         lines += [f"{name} = [", *(f"    {{ {row} }}," for row in rows), "]"]
     return "\n".join(lines) + "\n"
 
@@ -188,10 +192,12 @@ def _ivy_home() -> Path:
 
 
 def _digest(files: tuple[LockedFile, ...]) -> str:
+    """Return a digest of a set's files, so that a set with other files gets a new folder."""
     return hashlib.sha256(repr(files).encode()).hexdigest()[:12]
 
 
 def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
+    """Return True if the folder has all these files, each of its size."""
     try:
         # Contents were checked when the folder was fetched.
         return all((folder / file.name).stat().st_size == file.size_bytes for file in files)
@@ -200,16 +206,18 @@ def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
 
 
 @contextmanager
-def _exclusive() -> Iterator[None]:
-    with (_jars_dir() / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # released when the file is closed, even by a crash
+def _cache_lock() -> Iterator[None]:
+    """Hold the lock on the cache, which excludes other processes."""
+    with (_jars_dir() / "lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)  # released when the file is closed, even by a crash
         yield
 
 
 def _fetch(jar_set: JarSet, folder: Path) -> None:
-    with _downloaded(jar_set) as staging:
+    """Download a set, check it, and move it to this folder. The caller holds the lock on the cache."""
+    with _download(jar_set) as staging:
         if faults := find_faults(staging, jar_set.files):
-            # Otherwise the next try would get the same bytes from Ivy's cache.
+            # Delete Ivy's cache, because otherwise the next try would get the same bytes from it.
             shutil.rmtree(_ivy_home(), ignore_errors=True)
             title = f"The {jar_set.name} jars are not the ones pinned in {JARS_TOML.name}:"
             raise JarsUnavailable("\n  ".join([title, *faults]))
@@ -219,32 +227,35 @@ def _fetch(jar_set: JarSet, folder: Path) -> None:
 
 
 @contextmanager
-def _downloaded(jar_set: JarSet) -> Iterator[Path]:
+def _download(jar_set: JarSet) -> Iterator[Path]:
     """Yield a folder in the cache with a set's unchecked jars. It is removed at the end unless moved."""
     with tempfile.TemporaryDirectory(prefix=".staging-", dir=_jars_dir()) as temporary:
         staging = Path(temporary) / jar_set.name
         with _progress(jar_set) as on_line:
-            _retrieve(jar_set, staging, on_line)
+            _retrieve_with_retry(jar_set, staging, on_line)
         yield staging
 
 
-def _retrieve(jar_set: JarSet, into: Path, on_line: Callable[[str], None]) -> None:
+def _retrieve_with_retry(jar_set: JarSet, into: Path, on_line: Callable[[str], None]) -> None:
+    """Let Ivy put the set's jars into this folder. Raise JarsUnavailable if the last try fails."""
     home = _ivy_home()
-    for tries_left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_DOWNLOAD_TRIES)):
         try:
             retrieve(jar_set.artifacts, into, home=home, transitive=jar_set.transitive, on_line=on_line)
             return
         except IvyFailed as failure:
             if tries_left:  # Ivy's cache keeps the jars of the first try, so a second try is cheap
                 continue
-            reasons = [f"{jar}: {why}" for jar, why in failure.missing.items()] or [failure.output]
             title = f"These {jar_set.name} jars could not be downloaded:"
-            raise JarsUnavailable("\n  ".join([title, *reasons])) from failure
+            raise JarsUnavailable("\n  ".join([title, *failure.args])) from failure
 
 
 @contextmanager
 def _progress(jar_set: JarSet) -> Iterator[Callable[[str], None]]:
-    """Report Ivy's progress on stderr: one updated line on a terminal, else a line before and one after."""
+    """Report Ivy's progress on stderr: one updated line on a terminal, else a line before and one after.
+
+    Yield the function that gets each line of Ivy's output.
+    """
     from rich.console import Console  # not needed if the jars are in the cache
 
     console = Console(stderr=True, highlight=False)
@@ -253,7 +264,7 @@ def _progress(jar_set: JarSet) -> Iterator[Callable[[str], None]]:
 
     def on_line(line: str) -> None:
         nonlocal found, downloaded
-        found += line.startswith("found ")
+        found += line.startswith("found ")  # Ivy's words for a resolved jar
         downloaded += line.startswith("[SUCCESSFUL ]")
         status.update(f"{title}: {found} found, {downloaded} downloaded")
 
@@ -265,6 +276,7 @@ def _progress(jar_set: JarSet) -> Iterator[Callable[[str], None]]:
 
 
 def _list_files(folder: Path) -> list[LockedFile]:
+    """Return the files in a folder, with their sizes and checksums."""
     return [
         LockedFile(path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
         for path in sorted(folder.glob("*"))

@@ -22,12 +22,13 @@ def main(arguments: list[str]) -> int:
     grace_s, command = float(arguments[0]), arguments[1:]
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
     print(child.pid, flush=True)
-    threading.Thread(target=_end_with_input, args=(child, grace_s), daemon=True).start()
+    threading.Thread(target=_end_child_with_stdin, args=(child, grace_s), daemon=True).start()
     exit_code = child.wait()
-    return exit_code if exit_code >= 0 else 128 - exit_code
+    return exit_code if exit_code >= 0 else 128 - exit_code  # Popen's code is -N if signal N ended it
 
 
-def _end_with_input(child: subprocess.Popen[bytes], grace_s: float) -> None:
+def _end_child_with_stdin(child: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Wait for the end of standard input, then end the child: SIGTERM, and SIGKILL after the grace period."""
     # Not sys.stdin, because its lock, held by this thread, would abort the interpreter if the command ends
     # first.
     while os.read(0, 1024):

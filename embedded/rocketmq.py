@@ -5,25 +5,25 @@ cluster.
 import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO
 
 from embedded.broker import write_settings
 from embedded.jars import class_path
 from embedded.java import (
     HOST,
     QUICK_COMPILER,
-    ChildJvm,
+    ServerProcess,
     find_java,
     is_free,
     locked_folder,
     shuffled_free_ports,
     tail,
 )
+from kafka_why.errors import MultilineError
 from kafka_why.lifetimes import Startable
 from kafka_why.local_files import make_private_folder, warn_if_open
 
@@ -75,13 +75,13 @@ _BROKER_SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-class RocketMqFailed(RuntimeError):
+class RocketMqFailed(MultilineError):
     """RocketMQ did not start. The message has the reason and the end of the log."""
 
 
 @dataclass(frozen=True)
 class BrokerNode:
-    """A broker of the cluster. Of the brokers with one name, the one with `id` 0 is the master.
+    """A broker of the cluster. Of brokers with the same name, the one with `id` 0 is the master.
 
     `overrides` are settings of this broker by RocketMQ's names.
     """
@@ -94,44 +94,39 @@ class BrokerNode:
         return f"{self.name}/{self.id}"
 
 
-class RocketMqServer(Startable):
+class RocketMqServer(ServerProcess):
     """A name server or a broker, a JVM in its own folder. Its log is ``server.log``."""
 
     def __init__(
         self, name: str, folder: Path, main_class: str, settings: Mapping[str, str], options: Sequence[str]
     ) -> None:
+        super().__init__(folder, folder / "server.log")
         self.name = name
         self.address = f"{HOST}:{settings['listenPort']}"
-        self.log_path = folder / "server.log"
-        self._folder = folder
+        self.inherited: Sequence[int] = ()
+        """Open files that each process of the server inherits."""
         self._main_class = main_class
         self._settings = settings
         self._options = options
-        self._jvm = ChildJvm(folder, self.log_path)
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the JVM while it runs."""
-        return self._jvm.pid
 
     def start(self) -> None:
         """Launch the server, and wait until it serves. Raises RocketMqFailed."""
         self.launch()
         self.wait_until_up()
 
-    def launch(self, inherited: Sequence[int] = ()) -> None:
-        """Start the server's process, which inherits the files `inherited`. Raises RocketMqFailed."""
-        if self._jvm.is_launched:
+    def launch(self) -> None:
+        """Start the server's process. Raises RocketMqFailed."""
+        if self.is_launched:
             raise RuntimeError(f"{self.name} is running")
         make_private_folder(self._folder)
         (self._folder / "logback.xml").write_text(_LOGBACK)
         write_settings(self._folder / "server.conf", self._settings)
         self.log_path.touch()
-        self._jvm.mark_log()
+        self.mark_log()
         classpath = class_path("rocketmq")
         options = (*_JVM_OPTIONS, f"-Duser.home={self._folder}", *self._options)
         command = [str(find_java()), *options, "-cp", classpath, self._main_class, "-c", "server.conf"]
-        if not self._jvm.launch(command, grace_s=STOP_GRACE_S, pass_fds=inherited):
+        if not self.spawn(command, grace_s=STOP_GRACE_S, pass_fds=self.inherited):
             self.kill()
             raise self._failure("its JVM could not be started")
 
@@ -139,8 +134,8 @@ class RocketMqServer(Startable):
         """Wait until a launched server serves. If it does not, end it and raise RocketMqFailed."""
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
-            while "boot success" not in self._jvm.log_text():
-                if (code := self._jvm.wait(_POLL_S)) is not None:
+            while "boot success" not in self.log_text():
+                if (code := self.wait(_POLL_S)) is not None:
                     raise self._failure(f"it ended with exit code {code}")
                 if time.monotonic() > deadline:
                     raise self._failure(f"it was not up within {START_TIMEOUT_S:.0f} s")
@@ -148,27 +143,19 @@ class RocketMqServer(Startable):
             self.kill()
             raise
 
-    def request_stop(self) -> None:
-        """Let the server shut down, and do not wait."""
-        self._jvm.request_stop()
-
-    def stop(self) -> None:
-        self._jvm.stop()
-
-    def kill(self) -> None:
-        self._jvm.kill()
-
     def _failure(self, reason: str) -> RocketMqFailed:
-        text = tail(self._jvm.log_text())
-        return RocketMqFailed(f"{self.name} did not start: {reason}. The end of {self.log_path}:\n{text}")
+        """Return the error of a failed start, with the end of the log."""
+        log_end = tail(self.log_text())
+        return RocketMqFailed(f"{self.name} did not start: {reason}. The end of {self.log_path}:\n{log_end}")
 
 
 class EmbeddedRocketMq(Startable):
     """A name server and brokers, children of this process on loopback.
 
     All files are under ``data_dir``. A later cluster in that folder has the same data, and the same ports
-    unless another program has taken one of them. The cluster ends with this process, however that ends.
-    RocketMQ binds the port for slaves, the one above a broker's port, on all interfaces.
+    unless another program has taken one of them. The cluster ends when this process ends, even if this
+    process is killed. RocketMQ binds the port for slaves, the next one above a broker's port, on all
+    interfaces.
 
     `start` raises `RocketMqFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
     """
@@ -179,7 +166,7 @@ class EmbeddedRocketMq(Startable):
         *,
         nodes: Sequence[BrokerNode] = (BrokerNode(),),
         overrides: Mapping[str, str] = MappingProxyType({}),  # settings of each broker by RocketMQ's names
-        java_options: Sequence[str] = (),  # options of each JVM, which override those here
+        java_options: Sequence[str] = (),  # options of each JVM, which override `_JVM_OPTIONS`
         is_long_running: bool = False,  # Java's default compilers, which make the start slower
     ) -> None:
         self.data_dir = data_dir.absolute()
@@ -189,6 +176,7 @@ class EmbeddedRocketMq(Startable):
         self._overrides = dict(overrides)
         self._options = (*(() if is_long_running else (QUICK_COMPILER,)), *java_options)
         self._name_server: RocketMqServer | None = None
+        self._lock = ExitStack()  # holds the lock of the folder while the servers run
 
     @property
     def name_server(self) -> RocketMqServer:
@@ -208,10 +196,14 @@ class EmbeddedRocketMq(Startable):
         try:
             make_private_folder(self.data_dir)
             warn_if_open(self.data_dir)
-            with locked_folder(self.data_dir, LOCK_TIMEOUT_S) as lock:
+            with ExitStack() as stack:
+                lock = stack.enter_context(locked_folder(self.data_dir, LOCK_TIMEOUT_S))
                 if self._name_server is None:
                     self._create_servers(self._choose_ports())
-                self._start_all(lock)
+                for server in self.servers:
+                    server.inherited = (lock.fileno(),)
+                self._start_all()
+                self._lock = stack.pop_all()
         except BlockingIOError:
             raise RocketMqFailed(f"RocketMQ cannot start: another one uses {self.data_dir}") from None
         except OSError as error:
@@ -224,39 +216,43 @@ class EmbeddedRocketMq(Startable):
                 broker.request_stop()
             for server in reversed(self.servers):
                 server.stop()
+            self._lock.close()
 
     def kill(self) -> None:
         """End all servers with SIGKILL, and wait for their end."""
         if self._name_server is not None:
             for server in self.servers:
                 server.kill()
+            self._lock.close()
 
     def _choose_ports(self) -> dict[str, int]:
         """Return a port for each server: its previous one if that is free, else a new one."""
-        file = self.data_dir / "ports.json"
-        remembered: dict[str, int] = {}
+        ports_file = self.data_dir / "ports.json"
+        stored: dict[str, int] = {}  # by server, its port at the last start
         with suppress(OSError, ValueError):  # a new folder, or a truncated file
-            remembered = json.loads(file.read_text())
+            stored = json.loads(ports_file.read_text())
         candidates = shuffled_free_ports()
         chosen: dict[str, int] = {}
         taken: set[int] = set()
         for name in (_NAME_SERVER, *map(str, self._nodes)):
-            for port in chain([remembered[name]] if name in remembered else [], candidates):
+            for port in chain([stored[name]] if name in stored else [], candidates):
+                # A broker also listens 2 below its port (VIP channel) and 1 above (slaves).
                 needed = {port} if name == _NAME_SERVER else {port - 2, port, port + 1}
                 if needed.isdisjoint(taken) and all(map(is_free, needed)):
                     chosen[name] = port
                     taken |= needed
                     break
-        file.write_text(json.dumps(remembered | chosen))
+        ports_file.write_text(json.dumps(stored | chosen))
         return chosen
 
     def _create_servers(self, ports: Mapping[str, int]) -> None:
-        name_server = {"listenPort": str(ports[_NAME_SERVER]), "bindAddress": HOST}
+        """Create the name server and the brokers, which are not started yet. `ports` are by server name."""
+        name_server_settings = {"listenPort": str(ports[_NAME_SERVER]), "bindAddress": HOST}
         self._name_server = RocketMqServer(
             _NAME_SERVER,
             self.data_dir / _NAME_SERVER,
             "org.apache.rocketmq.namesrv.NamesrvStartup",
-            name_server,
+            name_server_settings,
             ("-Xmx128m", *self._options),
         )
         for node in self._nodes:
@@ -277,12 +273,13 @@ class EmbeddedRocketMq(Startable):
             options = ("-Xmx256m", *self._options)
             self.brokers[str(node)] = RocketMqServer(str(node), folder, main_class, settings, options)
 
-    def _start_all(self, lock: BinaryIO) -> None:
+    def _start_all(self) -> None:
+        """Start the name server, then the brokers together. If one fails, kill all of them."""
         try:
             # A broker registers when it starts. If the name server is not up then, it retries after 10 s.
             for servers in ([self.name_server], self.brokers.values()):
                 for server in servers:
-                    server.launch([lock.fileno()])
+                    server.launch()
                 for server in servers:
                     server.wait_until_up()
         except BaseException:  # also KeyboardInterrupt

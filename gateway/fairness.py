@@ -5,10 +5,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from gateway.limits import UNLIMITED
 
@@ -20,15 +19,8 @@ TENANT: ContextVar[str] = ContextVar("tenant", default="")
 """The tenant whose request the current task serves, empty for work of the gateway itself."""
 
 
-class Waiter(Protocol):
-    """An item of a `FairQueue`."""
-
-    def done(self) -> bool:
-        """Return True if the item no longer waits, because its client has gone."""
-        ...
-
-
-W = TypeVar("W", bound=Waiter)
+W = TypeVar("W", bound=Future[Any] | asyncio.Future[Any])
+"""An item of a `FairQueue`. It is done if it no longer waits, because its client has gone."""
 
 
 class Turn(asyncio.Future[None]):
@@ -48,51 +40,51 @@ class Turn(asyncio.Future[None]):
 class FairQueue(Generic[W]):
     """A queue of waiters by tenant. Tenants take turns, in the order in which they began to wait."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("_queues",)
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[str, deque[W]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[W]] = OrderedDict()
 
     def __bool__(self) -> bool:
         """Return False if the queue is empty."""
-        return bool(self._lines)
+        return bool(self._queues)
 
     @property
     def waiting(self) -> int:
         """The number of waiters that are not done."""
-        return sum(not waiter.done() for line in self._lines.values() for waiter in line)
+        return sum(not waiter.done() for queue in self._queues.values() for waiter in queue)
 
     def append(self, waiter: W) -> None:
         """Add a waiter for the current tenant."""
-        self._lines.setdefault(TENANT.get(), deque()).append(waiter)
+        self._queues.setdefault(TENANT.get(), deque()).append(waiter)
 
     def first(self) -> W | None:
         """Return the next waiter, or None if nobody waits. Waiters that are done are dropped, and do not use
         up their tenant's turn.
         """
-        while self._lines:
-            tenant, line = next(iter(self._lines.items()))
-            while line and line[0].done():
-                line.popleft()
-            if line:
-                return line[0]
-            del self._lines[tenant]
+        while self._queues:
+            tenant, queue = next(iter(self._queues.items()))
+            while queue and queue[0].done():
+                queue.popleft()
+            if queue:
+                return queue[0]
+            del self._queues[tenant]
         return None
 
     def popleft(self) -> W:
         """Remove the waiter that `first` has returned, and move its tenant to the end of the queue."""
-        tenant, line = self._lines.popitem(last=False)
-        waiter = line.popleft()
-        if line:
-            self._lines[tenant] = line
+        tenant, queue = self._queues.popitem(last=False)
+        waiter = queue.popleft()
+        if queue:
+            self._queues[tenant] = queue
         return waiter
 
 
 class CapacityLimiter:
     """A limiter of concurrent requests. Waiting tenants take turns.
 
-    It admits requests while it has fewer than `requests` of them, and these have fewer than `total_bytes`
-    bytes. `async with` acquires capacity for a request of 0 bytes.
+    It admits a request while fewer than `requests` requests hold capacity, with fewer than `total_bytes`
+    bytes together. `async with` acquires capacity for a request of 0 bytes.
     """
 
     def __init__(self, requests: int, total_bytes: int = UNLIMITED) -> None:
@@ -123,7 +115,7 @@ class CapacityLimiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # `release` had just given it the capacity
+            if not turn.cancelled():  # `release` had given it the capacity before the task was cancelled
                 self.release(request_bytes)
             raise
 
@@ -147,6 +139,7 @@ class CapacityLimiter:
         return self._requests_left > 0 and self._bytes_left > 0
 
     def _take(self, request_bytes: int) -> None:
+        """Subtract a request from the capacity. The bytes left may become negative."""
         self._requests_left -= 1
         self._bytes_left -= request_bytes
 
@@ -155,13 +148,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    work: Callable[[], Any]
-    result: Future[Any]
+class _Call(Future[Any]):
+    """The future of a call of `work` in the thread."""
 
-    def done(self) -> bool:
-        return self.result.done()
+    work: Callable[[], Any]
 
 
 class FairThread:
@@ -169,7 +159,7 @@ class FairThread:
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, name)
-        self._waiting: FairQueue[_Work] = FairQueue()
+        self._waiting: FairQueue[_Call] = FairQueue()
         self._lock = Lock()
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
@@ -177,24 +167,24 @@ class FairThread:
 
         If the future is cancelled before the call starts, there is no call.
         """
-        result: Future[R] = Future()
+        call = _Call()
+        call.work = partial(work, *args, **kwargs)
         with self._lock:
-            self._waiting.append(_Work(partial(work, *args, **kwargs), result))
+            self._waiting.append(call)
         self._executor.submit(self._run_next)
-        return asyncio.wrap_future(result)
+        return asyncio.wrap_future(call)
 
     def _run_next(self) -> None:
-        """Run the call whose turn it is. It may be another call than the one that submitted this."""
+        """Run the call whose turn it is. `run` may have submitted this method for another call."""
         with self._lock:
             if self._waiting.first() is None:
                 return  # the call was cancelled
-            waiting = self._waiting.popleft()
-        result = waiting.result
-        if not result.set_running_or_notify_cancel():
+            call = self._waiting.popleft()
+        if not call.set_running_or_notify_cancel():  # cancelled just now
             return
         try:
-            result.set_result(waiting.work())
+            call.set_result(call.work())
         except BaseException as error:  # noqa: BLE001 - whoever waits for the result gets it
-            result.set_exception(error)
+            call.set_exception(error)
         finally:
-            del waiting, result  # the error's traceback has this frame
+            del call.work, call  # an error's traceback keeps this frame, and would keep these in memory

@@ -28,13 +28,13 @@ _INTERVAL_S = 1.0
 class RateLimitedWarning:
     """A log event that is written at most once a second, the first time at once.
 
-    The field named `counted` has the number of events since the previous line. The other fields describe only
-    the last event. Use it on the event loop's thread.
+    Each line has the number of events since the previous line, in a field whose name is the value of
+    `counted`. The line's other fields describe only the last event. Call `add` on the event loop's thread.
     """
 
     def __init__(
         self,
-        event: str = "no answer from the coordinator",
+        event: str = "no answer from the coordinator",  # the most frequent event
         counted: str = "requests",
         *,
         level: str = "warning",
@@ -44,18 +44,23 @@ class RateLimitedWarning:
         self._level = level
         self._unlogged = 0
         self._last: dict[str, Any] = {}
-        self._is_waiting = False
+        self._is_timer_set = False
 
     def add(self, **last: Any) -> None:
-        """Count an event. `last` has its other fields, whose texts are truncated to ERROR_MAX_CHARS."""
+        """Count an event. `last` has its fields for the log line, without the count. Texts are truncated to
+        ERROR_MAX_CHARS.
+        """
         self._unlogged += 1
         self._last = last
-        if not self._is_waiting:
+        if not self._is_timer_set:
             self._write_line()
 
     def _write_line(self) -> None:
-        self._is_waiting = self._unlogged > 0
-        if self._is_waiting:
+        """Write a line about the events since the previous line, and set the timer for the next line.
+        Without events, do neither.
+        """
+        self._is_timer_set = self._unlogged > 0  # `add` writes at once if no timer is set
+        if self._is_timer_set:
             shown = {k: v[:ERROR_MAX_CHARS] if isinstance(v, str) else v for k, v in self._last.items()}
             getattr(log, self._level)(self._event, **{self._counted: self._unlogged}, **shown)
             self._unlogged, self._last = 0, {}

@@ -5,10 +5,10 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from types import FrameType
 from typing import Any, Protocol, TypeVar
@@ -16,9 +16,8 @@ from typing import Any, Protocol, TypeVar
 import structlog
 import uvloop
 
-from gateway.coordinator.backend import Backend
-from gateway.metrics.numbers import Numbers
-from gateway.net.server import Gateway
+from gateway.coordinator.failures import Backend
+from gateway.metrics.numbers import CommonCounts, Numbers
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.address import Address
@@ -42,41 +41,55 @@ _CHECK_TIMEOUT_S = 2.0
 _GROUP_ID, _CLIENT_ID, _DESCRIBE_VERSION = "__readiness", "gateway", 5
 
 
-class AnsweringBackend(Backend, Protocol):
-    """A backend with the time of its last answer, in seconds of `time.monotonic`."""
-
-    answered_at_s: float
-
-
-class DrainingServer(Protocol):
-    """The listeners of a gateway."""
+class GatewayServer(Protocol):
+    """The server of clients that runs on the event loop."""
 
     @property
-    def is_draining(self) -> bool: ...
+    def address(self) -> Address:
+        """The first listener's address."""
+
     @property
-    def is_listening(self) -> bool: ...
+    def is_draining(self) -> bool:
+        """True if it accepts no more connections."""
+
+    @property
+    def is_listening(self) -> bool:
+        """True if all its listeners accept connections."""
+
+    def numbers(self) -> Numbers:
+        """Return the values of its metrics."""
+
+    async def start(self) -> None:
+        """Open the listeners."""
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more connections, and wait for the end of all others."""
+
+    async def close(self) -> None:
+        """Close everything that is open."""
 
 
 Check = Callable[[], Awaitable[str | None]]
 """A readiness check. It returns the reason why it fails, or None."""
 
 
+@dataclass(slots=True, eq=False)
 class Readiness:
-    """The readiness checks of one gateway: that it listens, and `others` by name. Use them on the event
+    """The readiness checks of one gateway: that it listens, and others by name. Use them on the event
     loop's thread.
     """
 
-    def __init__(self, server: DrainingServer, others: Mapping[str, Check]) -> None:
-        self._server = server
-        self._others = others
-        self._recent_checks: dict[str, tuple[float, asyncio.Task[str | None]]] = {}
+    _server: GatewayServer
+    _others: Mapping[str, Check]
+    # When a check began last, by `time.monotonic`, and its task.
+    _recent_checks: dict[str, tuple[float, asyncio.Task[str | None]]] = field(default_factory=dict)
 
     async def checks(self, exclude: Collection[str] = ()) -> Checks:
         """Run the checks, except those in `exclude`, and return their outcomes."""
-        wanted = [name for name in self._others if name not in exclude]
-        found = await asyncio.gather(*(_bounded(self._recent_outcome(name)) for name in wanted))
+        names = [name for name in self._others if name not in exclude]
+        outcomes = await asyncio.gather(*(_with_timeout(self._recent_outcome(name)) for name in names))
         listening = {} if LISTENING in exclude else {LISTENING: self._check_listening()}
-        return {**listening, **dict(zip(wanted, found, strict=True))}
+        return {**listening, **dict(zip(names, outcomes, strict=True))}
 
     def _check_listening(self) -> str | None:
         if self._server.is_draining:
@@ -95,12 +108,9 @@ class Readiness:
         return await asyncio.shield(task)
 
 
-def kafka_readiness(gateway: Gateway, cluster: Cluster, backend: AnsweringBackend) -> Readiness:
+def kafka_checks(cluster: Cluster, backend: Backend) -> Mapping[str, Check]:
     """Return the readiness checks of a gateway for Kafka's clients."""
-    return Readiness(
-        gateway,
-        {BROKERS: partial(_brokers_check, cluster), COORDINATOR: partial(_coordinator_check, backend)},
-    )
+    return {BROKERS: partial(_brokers_check, cluster), COORDINATOR: partial(coordinator_check, backend)}
 
 
 async def _brokers_check(cluster: Cluster) -> str | None:
@@ -111,17 +121,20 @@ async def _brokers_check(cluster: Cluster) -> str | None:
     return None
 
 
-async def _coordinator_check(backend: AnsweringBackend) -> str | None:
+async def coordinator_check(backend: Backend) -> str | None:
+    """Return the reason why the coordinator is not usable, or None."""
     if time.monotonic() - backend.answered_at_s <= AGE_MAX_S:
-        return None  # clients' requests have shown it
-    header = backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "", ANONYMOUS)
+        return None  # a recent answer shows that it is usable
+    header = backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, client_host="", principal=ANONYMOUS)
     answer = await backend.ask(DescribeGroup(**header))
-    if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+    is_coordinators = answer.request != ""  # otherwise the backend itself has built it
+    if not is_coordinators and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
         return "the coordinator does not answer"
     return None
 
 
-async def _bounded(check: Awaitable[str | None]) -> str | None:
+async def _with_timeout(check: Awaitable[str | None]) -> str | None:
+    """Return the outcome of a check, or a reason if it takes too long."""
     try:
         async with asyncio.timeout(_CHECK_TIMEOUT_S):
             return await check
@@ -130,7 +143,7 @@ async def _bounded(check: Awaitable[str | None]) -> str | None:
 
 
 _STOP_TIMEOUT_S = 30.0
-_GC_THRESHOLDS = (50_000, 20, 100)
+_GC_THRESHOLDS = (50_000, 20, 100)  # of `gc.set_threshold`
 # The time for which another thread may keep the interpreter from the event loop.
 _SWITCH_INTERVAL_S = 0.0005
 
@@ -142,15 +155,6 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-class ListeningServer(Protocol):
-    """The server of clients that runs on the event loop."""
-
-    @property
-    def address(self) -> Address: ...
-    def numbers(self) -> Numbers: ...
-    async def drain(self, timeout_s: float) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RunningGateway:
     """A running gateway. Call its methods from any thread but the gateway's. They raise TimeoutError if the
@@ -158,7 +162,7 @@ class RunningGateway:
     """
 
     address: Address
-    _gateway: ListeningServer
+    _gateway: GatewayServer
     _readiness: Readiness
     _loop: asyncio.AbstractEventLoop
     _stop: asyncio.Event
@@ -212,7 +216,30 @@ def running_on_thread(serve: Callable[[Started], Coroutine[None, None, None]]) -
         thread.join(_STOP_TIMEOUT_S)
 
 
+async def serve(
+    gateway: GatewayServer,
+    checks: Mapping[str, Check],
+    counts: CommonCounts,
+    started: Started,
+    background: Iterable[Callable[[], Coroutine[Any, Any, None]]],
+) -> None:
+    """Serve clients until the gateway is stopped. Run `background` while it serves them."""
+    try:
+        await gateway.start()
+        stop, loop, readiness = asyncio.Event(), asyncio.get_running_loop(), Readiness(gateway, checks)
+        started.set_result(RunningGateway(gateway.address, gateway, readiness, loop, stop))
+        with watch_loop(counts):
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(work()) for work in background]
+                await stop.wait()
+                for task in tasks:
+                    task.cancel()
+    finally:
+        await gateway.close()
+
+
 def _run(started: Started, serve: Callable[[Started], Coroutine[None, None, None]]) -> None:
+    """Run `serve` on a new event loop. Store an error before the start in `started`."""
     try:
         uvloop.run(serve(started))
     except BaseException as error:
@@ -225,42 +252,36 @@ def _run(started: Started, serve: Callable[[Started], Coroutine[None, None, None
 def _tune_interpreter() -> None:
     """Tune garbage collection and thread switches for a gateway, once in each process."""
     # Requests have many objects, so collections are frequent. `freeze` exempts the objects of all imported
-    # modules. With 500 requests under way on one connection, a request then takes 0.74 of the processor time,
-    # and the slowest hundredth takes 0.63 of the time. With 1,000 connections a request takes 0.89 of the
-    # processor time.
+    # modules. With 500 requests under way on one connection, a request takes 0.74 of the processor time that
+    # it takes without `freeze`, and the slowest hundredth takes 0.63 of the time. With 1,000 connections a
+    # request takes 0.89 of the processor time.
     gc.collect()
     gc.freeze()
-    # With Python's own thresholds, the objects of one large request trigger several collections of all
-    # requests' objects, each of which takes 40 ms of a step. With these there are a few small collections.
+    # With Python's own thresholds, one large request triggers several collections of the objects of all
+    # requests, and each collection adds 40 ms to a step. With _GC_THRESHOLDS it triggers a few small ones.
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-# Detection of long steps of the event loop: while one request occupies the loop, no other is served.
+# Detection of long steps of the event loop: while one request occupies the loop, no other is served. A step
+# is a callback, or a task's run from one `await` to the next. A turn of the loop has several steps.
 #
 # A thread samples the loop 50 times a second. It measures the processor time of the loop's thread, so that
 # a busy machine is not mistaken for a long step. C code that does not release the interpreter is not
 # detected, because the thread cannot run.
 
 
-HELD_MAX_S = 0.02
+LONG_STEP_S = 0.02
 """The processor time that one step may take. A longer step is counted, and logged with its function."""
 
-_SAMPLE_S = 0.02
-_LOG_S = 1.0
-_MACHINERY = ("asyncio.runners", "asyncio.base_events", "asyncio.events")
-_OURS = ("gateway", "clients", "kafka_why", "records", "state")
-
-
-class StepCounts(Protocol):
-    """Counts of long steps, and of their time in seconds."""
-
-    held: int
-    held_s: float
+_SAMPLE_INTERVAL_S = 0.02
+_LOG_INTERVAL_S = 1.0
+_EVENT_LOOP_MODULES = ("asyncio.runners", "asyncio.base_events", "asyncio.events")
+_OWN_PACKAGES = ("gateway", "clients", "kafka_why", "records", "state")
 
 
 @contextmanager
-def loop_watched(counts: StepCounts) -> Iterator[None]:
+def watch_loop(counts: CommonCounts) -> Iterator[None]:
     """Watch the running loop until the block ends."""
     watch = _LoopWatch(asyncio.get_running_loop(), counts)
     thread = threading.Thread(target=watch.run, name="gateway-loop-watch", daemon=True)
@@ -275,76 +296,80 @@ def loop_watched(counts: StepCounts) -> Iterator[None]:
 class _LoopWatch:
     """A watch of one loop for long steps.
 
-    After a busy sample it schedules a call in the loop. Until that call runs, the loop is in the same turn,
-    so a step that is still running then is a long one.
+    After a busy sample it schedules a call in the loop. Until that call runs, the loop is in the same turn. A
+    step that takes LONG_STEP_S of processor time within the turn is a long one.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, counts: StepCounts) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, counts: CommonCounts) -> None:
         self.ended = threading.Event()
         self._loop = loop
         self._counts = counts
-        self._thread = threading.get_ident()
-        self._clock = time.pthread_getcpuclockid(self._thread)
-        self._cpu_s = 0.0
-        """The thread's processor time at the last sample."""
+        self._loop_thread = threading.get_ident()
+        self._cpu_clock = time.pthread_getcpuclockid(self._loop_thread)
+        self._last_cpu_s = 0.0
+        """The processor time of the loop's thread at the last sample."""
         self._has_turned = threading.Event()
-        """Set by the scheduled call."""
+        """Set by the scheduled call, in the next turn of the loop."""
         self._step: FrameType | None = None
-        """The step that is watched, or None."""
-        self._step_cpu_s = 0.0
-        self._held_s, self._function = 0.0, ""
+        """The outermost frame of the step that is watched, or None."""
+        self._step_start_cpu_s = 0.0
+        """The processor time when the watched step was first sampled."""
+        self._long_step_s, self._function = 0.0, ""
         """The time of the long step, 0 if there is none, and its function."""
-        self._logged_s = -_LOG_S
+        self._logged_at_s = -_LOG_INTERVAL_S
 
     def run(self) -> None:
-        while not self.ended.wait(_SAMPLE_S):
-            cpu_s = time.clock_gettime(self._clock)
-            if self._step is not None and not self._has_turned.is_set():
+        """Sample the loop until `ended` is set. Runs in a thread of its own."""
+        while not self.ended.wait(_SAMPLE_INTERVAL_S):
+            cpu_s = time.clock_gettime(self._cpu_clock)
+            is_in_same_turn = self._step is not None and not self._has_turned.is_set()
+            if is_in_same_turn:
                 self._sample_again(cpu_s)
             else:
-                self._conclude()
+                self._end_step()
                 # A loop that is idle for most of the time has no long step.
-                if cpu_s - self._cpu_s > HELD_MAX_S / 2:
-                    self._begin(cpu_s)
-            self._cpu_s = cpu_s
-        self._conclude()
+                if cpu_s - self._last_cpu_s > LONG_STEP_S / 2:
+                    self._watch_step(cpu_s)
+            self._last_cpu_s = cpu_s
+        self._end_step()
 
-    def _begin(self, cpu_s: float) -> None:
+    def _watch_step(self, cpu_s: float) -> None:
         """Watch the step that runs now, if any."""
         stack = self._stack()
         if stack:
             self._has_turned.clear()
-            self._step, self._step_cpu_s = stack[0], cpu_s
+            self._step, self._step_start_cpu_s = stack[0], cpu_s
             self._loop.call_soon_threadsafe(self._has_turned.set)
 
     def _sample_again(self, cpu_s: float) -> None:
         """Measure the watched step while the loop is in the same turn."""
         stack = self._stack()
         if not stack or stack[0] is not self._step:
+            # Another step of the turn runs, or none does.
             self._step = stack[0] if stack else self._step
-            self._step_cpu_s = cpu_s
-        elif cpu_s - self._step_cpu_s >= HELD_MAX_S:
-            self._held_s, self._function = cpu_s - self._step_cpu_s, _innermost(stack)
+            self._step_start_cpu_s = cpu_s
+        elif cpu_s - self._step_start_cpu_s >= LONG_STEP_S:
+            self._long_step_s, self._function = cpu_s - self._step_start_cpu_s, _innermost(stack)
 
-    def _conclude(self) -> None:
+    def _end_step(self) -> None:
         """Count and log the long step, if there was one."""
-        held_s, self._held_s, self._step = self._held_s, 0.0, None
-        if not held_s:
+        long_step_s, self._long_step_s, self._step = self._long_step_s, 0.0, None
+        if not long_step_s:
             return
-        self._counts.held += 1
-        self._counts.held_s += held_s
+        self._counts.long_steps += 1
+        self._counts.long_steps_s += long_step_s
         now_s = time.monotonic()
-        if now_s - self._logged_s >= _LOG_S:
-            self._logged_s = now_s
-            log.warning("the event loop was held up", held_ms=round(held_s * 1e3), place=self._function)
+        if now_s - self._logged_at_s >= _LOG_INTERVAL_S:
+            self._logged_at_s = now_s
+            log.warning("the event loop was held up", held_ms=round(long_step_s * 1e3), place=self._function)
 
     def _stack(self) -> list[FrameType]:
         """Return the frames of the step that the loop runs now, outermost first, or none between
         two steps.
         """
         frames: list[FrameType] = []
-        frame = sys._current_frames().get(self._thread)
-        while frame is not None and frame.f_globals.get("__name__") not in _MACHINERY:
+        frame = sys._current_frames().get(self._loop_thread)
+        while frame is not None and frame.f_globals.get("__name__") not in _EVENT_LOOP_MODULES:
             frames.append(frame)
             frame = frame.f_back
         return frames[::-1]
@@ -352,6 +377,6 @@ class _LoopWatch:
 
 def _innermost(stack: list[FrameType]) -> str:
     """Return the module, name and line of the innermost function of ours on the stack."""
-    ours = [frame for frame in stack if frame.f_globals.get("__name__", "").split(".")[0] in _OURS]
+    ours = [frame for frame in stack if frame.f_globals.get("__name__", "").split(".")[0] in _OWN_PACKAGES]
     frame = (ours or stack)[-1]
     return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{frame.f_lineno}"

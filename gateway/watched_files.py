@@ -21,26 +21,26 @@ class WatchedFiles(Generic[T]):
         """Read the files. Raises the errors of `read`, which name the file but quote none of it."""
         self._files = files
         self._read = read
-        self._used = self._signatures()
-        self._refused: list[_Signature] | None = None
+        self._value_signatures = self._signatures()
+        self._invalid_signatures: list[_Signature] | None = None
         self.value = read()
 
-    def read_again(self) -> bool:
+    def reload_if_changed(self) -> bool:
         """If the files have changed since `value` was read, read them and return True. Raises the errors of
         `read`.
         """
-        return self._read_if_other(self._signatures())
+        return self._read_if_changed(self._signatures())
 
     def refresh(self) -> bool:
         """If the files have changed, read them and return True. Invalid files are logged once, and `value`
         stays. Any thread may call this.
         """
-        found = self._signatures()
+        signatures = self._signatures()
         try:
-            is_new = self._read_if_other(found)
+            is_new = self._read_if_changed(signatures)
         except Exception as error:  # noqa: BLE001 - whatever the new file is, the earlier one stays in use
-            if found != self._refused:
-                self._refused = found
+            if signatures != self._invalid_signatures:
+                self._invalid_signatures = signatures
                 why = str(error) if isinstance(error, ValueError) else type(error).__name__
                 log.error("a file has changed and cannot be used: the earlier one is kept", error=why)
             return False
@@ -55,11 +55,12 @@ class WatchedFiles(Generic[T]):
             if self.refresh():
                 use(self.value)
 
-    def _read_if_other(self, found: list[_Signature]) -> bool:
-        if found == self._used:
+    def _read_if_changed(self, signatures: list[_Signature]) -> bool:
+        """Read the files if these signatures are not those of `value`. Return True if so."""
+        if signatures == self._value_signatures:
             return False
         self.value = self._read()
-        self._used = found
+        self._value_signatures = signatures
         return True
 
     def _signatures(self) -> list[_Signature]:
@@ -67,10 +68,10 @@ class WatchedFiles(Generic[T]):
 
 
 def _signature(path: Path) -> _Signature:
-    """Return a signature that changes with a file's content, or None without the file."""
+    """Return a signature that changes with a file's content, or None if there is no such file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
     # The inode counts, because Kubernetes replaces files, and a copy may keep the original's time.
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

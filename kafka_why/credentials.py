@@ -30,8 +30,9 @@ HASHES: Mapping[str, str] = MappingProxyType({"SCRAM-SHA-256": "sha256", "SCRAM-
 """The hash function of each SCRAM mechanism."""
 
 _SALT_BYTES = 24
-_ENTRY = re.compile(r"(SCRAM-SHA-(?:256|512))=\[(.*)\]")
-_FIELDS = ("salt", "stored_key", "server_key", "iterations")
+_ENTRY = re.compile(r"(?P<mechanism>SCRAM-SHA-(?:256|512))=\[(?P<fields>.*)\]")
+_BASE64_FIELDS = ("salt", "stored_key", "server_key")
+_FIELDS = (*_BASE64_FIELDS, "iterations")
 
 
 class InvalidEntry(ValueError):
@@ -39,9 +40,9 @@ class InvalidEntry(ValueError):
 
 
 class ScramCredential(Struct, frozen=True):
-    """A SCRAM credential, as a server stores it (RFC 5802, section 3). Its text shows none of it.
+    """A SCRAM credential, as a server stores it (RFC 5802, section 3).
 
-    Neither the password nor a key of the client can be derived from it.
+    Neither the password nor a key of the client can be derived from it. Its `repr` has no secrets.
     """
 
     salt: bytes
@@ -52,21 +53,22 @@ class ScramCredential(Struct, frozen=True):
     @classmethod
     def of(cls, mechanism: str, password: str, iterations: int = MIN_ITERATIONS) -> Self:
         """Return a credential of this password, with a new salt."""
-        name, salt = HASHES[mechanism], secrets.token_bytes(_SALT_BYTES)
-        salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
-        client_key = hmac.digest(salted, b"Client Key", name)
-        return cls(
-            salt, hashlib.new(name, client_key).digest(), hmac.digest(salted, b"Server Key", name), iterations
-        )
+        hash_name, salt = HASHES[mechanism], secrets.token_bytes(_SALT_BYTES)
+        salted_password = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
+        client_key = hmac.digest(salted_password, b"Client Key", hash_name)
+        stored_key = hashlib.new(hash_name, client_key).digest()
+        server_key = hmac.digest(salted_password, b"Server Key", hash_name)
+        return cls(salt, stored_key, server_key, iterations)
 
     @classmethod
     def parse(cls, mechanism: str, text: str) -> Self:
         """Parse `salt=...,stored_key=...,server_key=...,iterations=...`. Raises InvalidEntry."""
-        fields = dict(part.partition("=")[::2] for part in text.split(","))
+        parts = (part.partition("=") for part in text.split(","))
+        fields = {name: value for name, _, value in parts}
         if sorted(fields) != sorted(_FIELDS):
             raise InvalidEntry(f"a {mechanism} entry has {', '.join(_FIELDS)}")
         try:
-            salt, stored_key, server_key = (b64decode(fields[name], validate=True) for name in _FIELDS[:3])
+            salt, stored_key, server_key = (b64decode(fields[name], validate=True) for name in _BASE64_FIELDS)
         except (binascii.Error, ValueError):
             raise InvalidEntry("salt, stored_key and server_key have to be base64") from None
         size = hashlib.new(HASHES[mechanism]).digest_size
@@ -78,50 +80,50 @@ class ScramCredential(Struct, frozen=True):
         return cls(salt, stored_key, server_key, int(digits))
 
     def entry(self, mechanism: str) -> str:
-        """Return what follows the name and the colon in a users file."""
-        values = (
-            *(b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key)),
-            str(self.iterations),
-        )
-        return f"{mechanism}=[{','.join(map('='.join, zip(_FIELDS, values, strict=True)))}]"
+        """Return the credential as a users file has it after the name and the colon."""
+        fields = [f"{name}={b64encode(getattr(self, name)).decode()}" for name in _BASE64_FIELDS]
+        return f"{mechanism}=[{','.join(fields)},iterations={self.iterations}]"
 
     def __repr__(self) -> str:
         return f"ScramCredential(iterations={self.iterations})"
 
 
 class Users:
-    """The users of one file. Their text has neither passwords nor credentials.
+    """The users of one file, for authentication.
 
-    SCRAM credentials of passwords are computed at once, for the mechanisms in `derived`. At the first
-    authentication, the time for it would reveal that the user exists.
+    For `derived_mechanisms`, SCRAM credentials are derived from passwords when the file is read. If they were
+    derived at the first authentication, its slowness would reveal that the user exists.
     """
 
-    def __init__(self, lines: Iterable[str] = (), derived: Iterable[str] = ()) -> None:
+    def __init__(self, lines: Iterable[str] = (), derived_mechanisms: Iterable[str] = ()) -> None:
         """Read the lines of a users file. Raises InvalidEntry, with the number of the line."""
-        self._passwords: dict[str, bytes] = {}
+        self._password_digests: dict[str, bytes] = {}  # by user
+        # By mechanism and user.
         self._scram: dict[str, dict[str, ScramCredential]] = {mechanism: {} for mechanism in HASHES}
-        passwords: dict[str, str] = {}
+        passwords: dict[str, str] = {}  # in clear, only until credentials are derived from them
         for number, line in enumerate(lines, 1):
             if line.strip() and not line.startswith("#"):
                 try:
                     self._add(line, passwords)
                 except InvalidEntry as error:
                     raise InvalidEntry(f"line {number}: {error}") from None
-        self._salted = frozenset(mechanism for mechanism, found in self._scram.items() if found)
-        for mechanism in derived:
+        # Mechanisms with SCRAM entries in the file. Derived credentials do not count.
+        self._file_mechanisms = frozenset(mechanism for mechanism, users in self._scram.items() if users)
+        for mechanism in derived_mechanisms:
             for name, password in passwords.items():
                 if name not in self._scram[mechanism]:
                     self._scram[mechanism][name] = ScramCredential.of(mechanism, password)
-        self._unknown = {mechanism: _Unknown(found) for mechanism, found in self._scram.items()}
+        self._made_up = {mechanism: _MadeUpCredentials(users) for mechanism, users in self._scram.items()}
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """The mechanisms of the file's entries: PLAIN for passwords, SCRAM for salted entries."""
-        return (*(["PLAIN"] if self._passwords else []), *sorted(self._salted))
+        """The mechanisms of the file's entries: PLAIN for a password, SCRAM only for a SCRAM entry."""
+        plain = ["PLAIN"] if self._password_digests else []
+        return (*plain, *sorted(self._file_mechanisms))
 
     def has_password(self, name: str, password: bytes) -> bool:
         """Return True if the user has this password. An unknown user takes the same time."""
-        expected = self._passwords.get(name)
+        expected = self._password_digests.get(name)
         is_equal = hmac.compare_digest(_digest(password), expected or _digest(b""))
         return is_equal and expected is not None
 
@@ -131,11 +133,13 @@ class Users:
         An unknown user gets a made-up credential, always the same, so that its client gets a salt like any
         other.
         """
-        found = self._scram[mechanism].get(name)
-        unknown = self._unknown[mechanism].credential(name, mechanism)
-        return (unknown, False) if found is None else (found, True)
+        credential = self._scram[mechanism].get(name)
+        # Computed for every user, so that the time does not reveal who exists.
+        made_up = self._made_up[mechanism].credential(name, mechanism)
+        return (made_up, False) if credential is None else (credential, True)
 
     def _add(self, line: str, passwords: dict[str, str]) -> None:
+        """Add the entry of a line. Its password, if it has one, is also added to `passwords`."""
         name, colon, secret = line.partition(":")
         if not (name and colon and secret):
             raise InvalidEntry("it is not NAME:PASSWORD")
@@ -143,35 +147,40 @@ class Users:
         if match is None and secret.strip().upper().startswith("SCRAM-"):
             # As a password, it would authenticate anyone who can read the file.
             raise InvalidEntry("a malformed SCRAM entry")
-        known: Mapping[str, object] = self._passwords if match is None else self._scram[match[1]]
-        if name in known:
-            raise InvalidEntry(f"a second entry of {name!r} for {'PLAIN' if match is None else match[1]}")
+        mechanism = "PLAIN" if match is None else match["mechanism"]
+        entries: Mapping[str, object] = self._password_digests if match is None else self._scram[mechanism]
+        if name in entries:
+            raise InvalidEntry(f"a second entry of {name!r} for {mechanism}")
         if match is None:
             passwords[name] = secret
-            self._passwords[name] = _digest(secret.encode())
+            self._password_digests[name] = _digest(secret.encode())
         else:
-            self._scram[match[1]][name] = ScramCredential.parse(match[1], match[2])
+            self._scram[mechanism][name] = ScramCredential.parse(mechanism, match["fields"])
 
 
-class _Unknown:
-    """A generator of credentials for users that do not exist, in the form of most users' credentials."""
+class _MadeUpCredentials:
+    """A generator of credentials for unknown users.
 
-    def __init__(self, known: Mapping[str, ScramCredential]) -> None:
-        shapes = Counter((len(one.salt), one.iterations) for one in known.values())
+    They have the most frequent salt size and number of iterations of the file, so they look like real ones.
+    """
+
+    def __init__(self, credentials: Mapping[str, ScramCredential]) -> None:
+        shapes = Counter((len(one.salt), one.iterations) for one in credentials.values())
         self._salt_bytes, self._iterations = (
             shapes.most_common(1)[0][0] if shapes else (_SALT_BYTES, MIN_ITERATIONS)
         )
-        self._key = secrets.token_bytes(64)
+        self._secret = secrets.token_bytes(64)
 
     def credential(self, name: str, mechanism: str) -> ScramCredential:
+        """Return the credential of an unknown user, always the same for this name."""
         hash_name = HASHES[mechanism]
-        salt = hmac.digest(self._key, b"salt" + name.encode(), "sha512")
-        key = hmac.digest(self._key, b"key" + name.encode(), hash_name)
+        salt = hmac.digest(self._secret, b"salt" + name.encode(), "sha512")
+        key = hmac.digest(self._secret, b"key" + name.encode(), hash_name)
         while len(salt) < self._salt_bytes:
-            salt += hmac.digest(self._key, salt, "sha512")
+            salt += hmac.digest(self._secret, salt, "sha512")
         return ScramCredential(salt[: self._salt_bytes], key, key, self._iterations)
 
 
 def _digest(password: bytes) -> bytes:
-    # Of fixed size, so that comparing passwords does not reveal their lengths.
+    """Return a digest of fixed size, so that a comparison does not reveal the length of a password."""
     return hashlib.sha256(password).digest()

@@ -1,5 +1,6 @@
-"""Base classes of objects that are started or closed by a `with` block, and the log lines of those that keep
-retrying: a few for each outage instead of one for each attempt.
+"""Base classes of objects that a `with` block starts or closes, and a logger for objects that keep retrying.
+
+The logger writes a few lines for each outage instead of one for each attempt.
 """
 
 import threading
@@ -41,13 +42,10 @@ class Startable(ABC):
         self.stop()
 
 
-# A thread of the coordinator's process that works until it is stopped.
-
-
 class BackgroundThread(Startable):
-    """A thread that executes `_run`, which returns soon after `_stopped` is set.
+    """A daemon thread that executes `_run`, which subclasses define to return soon after `_stopped` is set.
 
-    It may be stopped without having been started.
+    The thread may be stopped without having been started.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,6 +64,7 @@ class BackgroundThread(Startable):
     def _run(self) -> None: ...
 
 
+# The pause between two warnings of an outage.
 INTERVAL_S = 60.0
 # An outage ends when no attempt has failed for this long, because some attempts succeed during an outage.
 QUIET_S = 5.0
@@ -82,7 +81,8 @@ class OutageWarning:
     def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._what = what
         self._now_s = now_s
-        self._attempts = 0
+        self._attempts = 0  # failed ones of the current outage; 0 if there is none
+        # When the outage began, an attempt last failed, and a warning was last logged.
         self._began_s = self._failed_s = self._warned_s = 0.0
 
     def failed(self, error: Exception) -> None:
@@ -103,7 +103,7 @@ class OutageWarning:
         )
 
     def worked(self) -> None:
-        """Record a successful attempt."""
+        """Record a successful attempt. It ends the outage if no attempt has failed for QUIET_S."""
         if self._attempts and self._now_s() - self._failed_s >= QUIET_S:
             log.info(f"{self._what} works again", attempts=self._attempts)
             self._attempts = 0

@@ -16,8 +16,9 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-# Folders for records, states and logs. Only the user who runs the coordinator may enter them.
+from kafka_why.errors import MultilineError
 
+# Folders for records, states and logs. Only the user who runs the coordinator may enter them.
 
 DEFAULT_DATA_DIR = Path(".data")
 """The folder for the files of commands, relative to the working directory. Git ignores it."""
@@ -59,7 +60,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-class FolderError(RuntimeError):
+class FolderError(MultilineError):
     """The error of an unusable folder: locked by another process, of another topic, or damaged."""
 
 
@@ -68,7 +69,10 @@ class FolderNotWritable(FolderError):
 
 
 class LocalFiles:
-    """The files of a folder on this machine's file system, which may be a network share."""
+    """The files of a folder on this machine's file system, which may be a network share.
+
+    Names of files may have folders: `folder/name`. All methods that write raise FolderNotWritable.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -78,10 +82,11 @@ class LocalFiles:
         return str(self._path)
 
     @property
-    def local(self) -> Path:
+    def local_path(self) -> Path:
         return self._path
 
     def read(self, name: str) -> bytes:
+        """Return a file's content. Raises FileNotFoundError, or FolderError if it cannot be read."""
         try:
             return (self._path / name).read_bytes()
         except FileNotFoundError:
@@ -90,6 +95,7 @@ class LocalFiles:
             raise FolderError(f"{self._path / name} cannot be read: {error.strerror}") from error
 
     def write(self, name: str, content: bytes) -> None:
+        """Write or replace a file as a whole, and sync it to disk."""
         path = self._path / name
         temporary = path.with_name(f"{path.name}.new")
         try:
@@ -98,7 +104,8 @@ class LocalFiles:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            # Hadoop's local file system reads a file without its checksum file unchecked.
+            # Hadoop's local file system would check the new content against the old checksum file. Without
+            # that file, it reads the content unchecked.
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             temporary.replace(path)
             sync(path.parent)
@@ -106,6 +113,7 @@ class LocalFiles:
             raise FolderNotWritable(f"{path} cannot be written: {error.strerror}") from error
 
     def create(self, name: str, content: bytes) -> bool:
+        """Write a new file. Return False and write nothing if it exists."""
         temporary = f"{name}.{uuid4().hex}"
         self.write(temporary, content)
         try:
@@ -120,12 +128,14 @@ class LocalFiles:
         return True
 
     def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, or [] if it does not exist."""
         try:
             return [entry.name for entry in (self._path / folder).iterdir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
         try:
             (self._path / name).unlink(missing_ok=True)
         except OSError as error:
@@ -134,12 +144,12 @@ class LocalFiles:
 
 # The folder of a service on its own machine: its lock, its log, its status, and most often its checkpoint.
 
-
 LINGERING_JVM_TIMEOUT_S = 60.0
+"""A new process waits at most this long for the Spark JVM of a killed service."""
 
 
 class FolderOwner(Struct, frozen=True):
-    """The process that holds the folder's lock. The lock file has it."""
+    """The process that holds the folder's lock. The lock file contains this as JSON."""
 
     pid: int
     host: str
@@ -153,20 +163,22 @@ class FolderOwner(Struct, frozen=True):
 class ServiceFolder:
     """The folder of one service. Call `lock` before writing into it.
 
-    `service` is the service's name in errors.
+    The folder has two lock files. The service's Spark JVM inherits the descriptor of `lock`, but only the
+    process itself locks `owner`. So a new process can distinguish a running service from a JVM that outlives
+    its killed service. `service` is the service's name in errors.
     """
 
     def __init__(self, path: Path, service: str = "coordinator") -> None:
         self.path = path
         self._service = service
-        self._locks: list[int] = []
+        self._locks: list[int] = []  # descriptors of the two lock files; [] if not locked
 
     def lock(self) -> int:
         """Lock the folder for this process.
 
         Return the file descriptor that has the lock. A second call has no effect. Pass the descriptor to the
-        JVM: it may outlive a killed process for a moment and still finish a batch, for which the next process
-        then waits. Raises FolderError that names the present owner.
+        JVM: if this process is killed, the JVM may still finish a batch, and the next process waits for that.
+        Raises FolderError that names the present owner.
         """
         if self._locks:
             return self._locks[0]
@@ -181,26 +193,31 @@ class ServiceFolder:
         lock, owner = self._locks
         try:
             self._acquire(lock, owner)
-            _name_owner(lock, self.path)
+            _write_owner(lock, self.path)
         except BaseException:
             self.unlock()
             raise
-        fcntl.flock(owner, fcntl.LOCK_EX)  # processes that test this lock release it at once
+        # This waits only for a moment: a process that tests this lock (`_acquire`) releases it at once.
+        fcntl.flock(owner, fcntl.LOCK_EX)
         return lock
 
     def _acquire(self, lock: int, owner: int) -> None:
-        give_up = time.monotonic() + LINGERING_JVM_TIMEOUT_S
+        """Lock the file `lock` (a descriptor), after waiting for a JVM that outlives its service.
+
+        Raises FolderError.
+        """
+        give_up_s = time.monotonic() + LINGERING_JVM_TIMEOUT_S
         while not _try_lock(lock):
             holder = _read_owner(lock)
-            if not _try_lock(owner):
+            if not _try_lock(owner):  # the service itself is running
                 raise FolderError(f"{self.path} is in use by the {self._service} with {holder}")
             fcntl.flock(owner, fcntl.LOCK_UN)
-            if time.monotonic() > give_up:
+            if time.monotonic() > give_up_s:
                 raise FolderError(
                     f"{self.path} is still in use by the Spark JVM of the {self._service} that had {holder}: "
                     "end that JVM"
                 )
-            # The process has ended and its JVM is ending. flock cannot wait with a time limit.
+            # The service's process has ended, and its JVM is ending. Poll, because flock has no timeout.
             time.sleep(0.05)
 
     def unlock(self) -> None:
@@ -220,6 +237,7 @@ class ServiceFolder:
 
 
 def _try_lock(fd: int) -> bool:
+    """Lock a file if no other process has locked it. Return True if it is locked now."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -227,7 +245,8 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
-def _name_owner(lock: int, folder: Path) -> None:
+def _write_owner(lock: int, folder: Path) -> None:
+    """Write this process as the owner into the lock file. Raises FolderNotWritable."""
     content = msgspec.json.encode(FolderOwner(os.getpid(), socket.gethostname(), int(time.time() * 1000)))
     try:
         os.truncate(lock, 0)
@@ -237,6 +256,7 @@ def _name_owner(lock: int, folder: Path) -> None:
 
 
 def _read_owner(lock: int) -> FolderOwner | str:
+    """Return the owner in the lock file, or a text if it has none."""
     try:
         return msgspec.json.decode(os.pread(lock, 1024, 0), type=FolderOwner)
     except msgspec.DecodeError:
@@ -247,14 +267,14 @@ def _read_owner(lock: int) -> FolderOwner | str:
 # A batch writes less than this into the checkpoint, unless thousands of groups change in it.
 SPACE_NEEDED_BYTES = 1024 * 1024
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PROBE = ".space"
+_PROBE = ".space"  # name of the file that is written
 
 
 def describe_full_disk(folders: Iterable[Path]) -> str | None:
-    """Return a sentence about the first folder without `SPACE_NEEDED_BYTES` of space, or None.
+    """Return a sentence about the first folder that cannot be written, or None if all can be written.
 
-    The check writes a file, because only a write respects quotas and process limits. A folder that does not
-    exist is skipped: it has another problem.
+    The usual reason is that SPACE_NEEDED_BYTES are not free. The check writes a file of this size, because
+    only a write respects quotas and process limits. A missing folder is skipped: it has another problem.
     """
     for folder in folders:
         try:

@@ -9,7 +9,7 @@ import re
 INT32_MAX = 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-_WHOLE = re.compile(r"([+-]?)0*([0-9]+)")
+_WHOLE = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]+)")  # without leading zeros, which may be many
 # Seconds of this size still fit every timer.
 _DECIMAL = re.compile(r"[+-]?([0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9})")
 _MAX_DIGITS = len(str(INT64_MAX))
@@ -21,7 +21,7 @@ class OutOfRange(ValueError):
 
 
 def parse_whole_number(text: str, at_least: int = INT64_MIN, at_most: int = INT64_MAX) -> int:
-    """Parse ASCII digits with an optional sign.
+    """Parse ASCII digits with an optional sign to a number from `at_least` to `at_most`.
 
     Raises OutOfRange, or ValueError if the text is no whole number.
     """

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from kafka.partitioner.default import murmur2
 
-_GROUPS_REMEMBERED = 10_000
+_GROUPS_CACHED = 10_000
 # Clients choose the ids, and an id may have 32,767 bytes. So caches keep no ids of more characters than this.
 CACHED_MAX_CHARACTERS = 256
 
@@ -18,14 +18,14 @@ def hash_of(group_id: str) -> int:
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Return the group's partition of the requests topic."""
+    """Return the group's partition of a topic with `partitions` partitions."""
     if len(group_id) > CACHED_MAX_CHARACTERS:
         return _partition_of(group_id, partitions)
-    return _cached(group_id, partitions)
+    return _cached_partition_of(group_id, partitions)
 
 
 def _partition_of(group_id: str, partitions: int) -> int:
     return hash_of(group_id) % partitions
 
 
-_cached = lru_cache(_GROUPS_REMEMBERED)(_partition_of)
+_cached_partition_of = lru_cache(_GROUPS_CACHED)(_partition_of)

@@ -1,4 +1,7 @@
-"""The state of a RocketMQ group as the operators' tools report it, from the group's view."""
+"""The state of a RocketMQ group as the operators' tools report it.
+
+The source is the group's view, its latest record on the groups topic.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,12 +23,13 @@ TO_DO_SUBSCRIPTIONS = "give all clients of the group the same topics and filters
 
 
 class RocketMqGroupState(StrEnum):
-    """The state that RocketMQ's tools report. RocketMQ's groups have no states."""
+    """The state that RocketMQ's tools report. The groups themselves have no states in RocketMQ."""
 
     ONLINE = "Online"
     OFFLINE = "Offline"
 
 
+# RocketMQ's metric labels.
 _MODES = {
     ConsumeType.CONSUME_ACTIVELY: "pull",
     ConsumeType.CONSUME_PASSIVELY: "push",
@@ -35,8 +39,8 @@ _MODES = {
 
 def group_state(group: GroupSnapshot) -> RocketMqGroupState:
     """Return ONLINE if a consumer is connected, else OFFLINE."""
-    # An offline group has only producers, queue locks or request modes.
-    # The view may omit the consumers, but it keeps what they last sent about the group.
+    # An offline group has only producers, queue locks or request modes. The view of a large group may omit
+    # its consumers, but it keeps the message model, which is set while the group has consumers.
     is_online = group.message_model is not None or group.consumers
     return RocketMqGroupState.ONLINE if is_online else RocketMqGroupState.OFFLINE
 
@@ -64,34 +68,42 @@ def subscription_text(topic: str, expression: str) -> str:
 
 
 def shown_subscriptions(own: Sequence[str], every: Iterable[Sequence[str]]) -> list[str]:
-    """Return a client's subscriptions without the group's retry topic, if all clients have it."""
+    """Return a client's subscriptions without the group's retry topic, if all clients have it.
+
+    `every` has the subscriptions of all clients.
+    """
     common = set(own).intersection(*every)
     return [text for text in own if not (text.startswith(RETRY_GROUP_TOPIC_PREFIX) and text in common)]
 
 
 def duplicate_places(group: GroupSnapshot) -> dict[str, list[str]]:
     """Return the addresses of the clients that share an id, by client id."""
-    found = {}
+    places = {}
     for client_id in group.duplicate_client_ids:
         consumers = [consumer for consumer in group.consumers if consumer.client_id == client_id]
-        most = Counter(consumer.broker for consumer in consumers).most_common(1)
-        # At the broker with most of them.
-        found[client_id] = [place(c) for c in consumers if c.broker in dict(most)]
-    return found
+        # Clients with the same id at one broker are different clients. The same client at several brokers is
+        # no duplicate, so the addresses are from one broker, which has the most clients with this id.
+        main_broker = dict(Counter(consumer.broker for consumer in consumers).most_common(1))
+        places[client_id] = [place(consumer) for consumer in consumers if consumer.broker in main_broker]
+    return places
 
 
 def different_subscribers(group: GroupSnapshot) -> dict[tuple[str, ...], list[str]]:
-    """Return the clients of different subscriptions, such as `worker-1 (10.0.0.1:5)`."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
+    """Return the clients by subscriptions if the subscriptions differ within the group, else {}.
+
+    A client is a text such as `worker-1 (10.0.0.1:5)`.
+    """
+    clients_by_subscriptions: dict[tuple[str, ...], dict[str, str]] = {}
     for consumer in group.consumers:
-        own = group.different_subscriptions.get(consumer.connection)
-        if own is not None:
+        subscriptions = group.different_subscriptions.get(consumer.connection)
+        if subscriptions is not None:
             text = f"{consumer.client_id} ({place(consumer)})"
-            # Once, even if it is connected to several brokers.
-            found.setdefault(tuple(own), {}).setdefault(consumer.client_id, text)
+            # A client is listed once, even if it is connected to several brokers.
+            clients = clients_by_subscriptions.setdefault(tuple(subscriptions), {})
+            clients.setdefault(consumer.client_id, text)
     return {
-        tuple(shown_subscriptions(own, found)): list(clients.values())
-        for own, clients in sorted(found.items())
+        tuple(shown_subscriptions(subscriptions, clients_by_subscriptions)): list(clients.values())
+        for subscriptions, clients in sorted(clients_by_subscriptions.items())
     }
 
 

@@ -2,25 +2,27 @@
 
 import math
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from http.client import HTTPException
+from operator import attrgetter
 from urllib.parse import urljoin
 
 import msgspec
+from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
 from kafka_why.connections.http_exchange import exchange
 from kafka_why.contract.service import ReplicaState, ServiceStatus, TransactionsSummary
 from kafka_why.wording import duration_text
 
-PATH = "/status"
+STATUS_PATH = "/status"
 FRESH_S = 2.0
 """The greatest age of a state that is returned without another request."""
 TIMEOUT_S = 3.0
 MAX_BYTES = 4 * 1024 * 1024
+"""The maximum size of an answer."""
 
 
 class Durations(Struct, frozen=True):
@@ -54,38 +56,40 @@ def durations(bounds_s: Sequence[float], cumulative: Sequence[float], sum_s: flo
         return None
 
     def bound_ms(share: float) -> int | None:
+        """Return the smallest bound with at least this share of the values."""
         bounds = zip((*bounds_s, math.inf), cumulative, strict=True)
-        bound_s = next(bound for bound, counted in bounds if counted >= share * number)
+        bound_s = next(bound for bound, number_within in bounds if number_within >= share * number)
         return round(bound_s * 1000) if math.isfinite(bound_s) else None
 
     return Durations(round(number), round(sum_s * 1000 / number), bound_ms(0.5), bound_ms(0.99))
 
 
 class BatchesState(Struct, frozen=True, kw_only=True):
-    """The batches since the start. Fields are None if not known yet."""
+    """The query's batches since the process started. A field is None until its first value is known."""
 
-    last_ms: int | None  # duration of the last one
-    age_ms: int | None  # of the last one
+    last_ms: int | None  # duration of the last batch
+    age_ms: int | None  # time since the end of the last batch
     durations: Durations | None
-    time_lag_ms: int | None  # the clock's lead over the watermark
-    rows_dropped: int
+    time_lag_ms: int | None  # this machine's time minus the watermark
+    rows_dropped: int  # number of late rows that the query dropped
 
 
 class GatewayState(Struct, frozen=True):
-    """The gateway in the same process."""
+    """The state of the gateway in the same process."""
 
-    connections: int
-    latencies: dict[str, Durations]  # the gateway's own, by Kafka API
-    answers: dict[str, Durations]  # the coordinator's, as the gateway measures them, by request
+    connections: int  # number of clients' open connections
+    latencies: dict[str, Durations]  # of the gateway's responses to clients, by Kafka API
+    answers: dict[str, Durations]  # of the coordinator's responses to the gateway, by type of request
 
 
 class ServiceState(Struct, frozen=True, kw_only=True):
     """The state of the process. An observer has no replica, transactions or gateway."""
 
     status: ServiceStatus
-    spark_restarts: int
-    ticker_age_ms: int | None  # as the next, None if not known yet
-    backlog_records: int | None
+    spark_restarts: int  # their number
+    # Time since the last clock record of the ticker, which lets timers run on; None until the first one.
+    ticker_age_ms: int | None
+    backlog_records: int | None  # requests that the query has not processed; None until the first query
     batches: BatchesState
     replica: ReplicaState | None = None
     transactions: TransactionsSummary | None = None
@@ -93,42 +97,35 @@ class ServiceState(Struct, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """The error when the process does not answer, or another server does."""
+    """The error when the process does not answer, or the address is another server's."""
 
 
 class StateReader:
     """A reader of the state of a coordinator, from its metrics URL. Thread-safe."""
 
     def __init__(self, metrics_url: str) -> None:
-        self._url = urljoin(metrics_url, PATH.removeprefix("/"))
-        self._lock = threading.Lock()
-        self._read_at_s = float("-inf")
-        self._state: ServiceState | Unreadable = Unreadable("it was not polled yet")
+        self._url = urljoin(metrics_url, STATUS_PATH.removeprefix("/"))
+        self._condition = threading.Condition()
+        self._cache: TTLCache[Hashable, ServiceState | Unreadable] = TTLCache(1, FRESH_S)
 
+    @cachedmethod(attrgetter("_cache"), condition=attrgetter("_condition"))  # one request at a time
     def poll(self) -> ServiceState | Unreadable:
         """Return the state, at most FRESH_S old, or the error."""
-        with self._lock:
-            if time.monotonic() - self._read_at_s > FRESH_S:
-                try:
-                    self._state = self._read()
-                except Unreadable as error:
-                    self._state = error
-                self._read_at_s = time.monotonic()
-            return self._state
-
-    def _read(self) -> ServiceState:
         try:
-            with (
-                exchange(TIMEOUT_S, handlers=(urllib.request.ProxyHandler({}),)) as opener,
-                opener.open(self._url) as response,
-            ):
-                found: bytes = response.read(MAX_BYTES + 1)
+            return decoded(
+                exchange(self._read_answer, TIMEOUT_S, handlers=(urllib.request.ProxyHandler({}),))
+            )
+        except Unreadable as error:
+            return error
         except urllib.error.HTTPError as error:
-            raise Unreadable(f"it answers {error.code}") from error
+            return Unreadable(f"it answers {error.code}")
         except (OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise Unreadable(str(reason) or type(error).__name__) from error
-        return decoded(found)
+            return Unreadable(str(reason) or type(error).__name__)
+
+    def _read_answer(self, opener: urllib.request.OpenerDirector) -> bytes:
+        with opener.open(self._url) as response:
+            return bytes(response.read(MAX_BYTES + 1))  # one byte more shows that the answer is too long
 
 
 def decoded(document: bytes) -> ServiceState:

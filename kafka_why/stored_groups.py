@@ -2,8 +2,9 @@
 backwards.
 
 The newest records are read first and older ones later. When an older record of a group is added, the group is
-computed again from its first known record. Of the records before the window, only the last one of each key is
-kept, as in compaction; these give the group's state at the beginning of the window.
+computed again from its oldest record in memory. The window is the span of time whose history is wanted. Of
+the records before it, only the last one of each key is kept, as in compaction. These records give the group's
+state at the beginning of the window.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,10 +20,9 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
-from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import Observation, RecordPosition
-from kafka_why.observed.records import AnyRecord
+from kafka_why.observed.records import AnyRecord, topic_ids_in
 from kafka_why.observed.step import observe
 from kafka_why.observed.view import view_of
 from kafka_why.stored_log import Batch, OpenTransactions, StoredRecord
@@ -30,9 +30,9 @@ from kafka_why.topic_reader import NamesById
 from kafka_why.wire.primitives import ProtocolError
 
 MAX_GROUPS = 20_000
-"""The maximum number of groups that are kept: those that were read first."""
-_OFFSET_TYPES = (0, 1)
-_GROUP_AT = 4  # a key begins with its type, and the length of the group's id
+"""The maximum number of groups that are kept. Further groups are ignored."""
+_OFFSET_TYPES = (0, 1)  # the types of the keys of committed offsets
+_GROUP_ID_START = 4  # a key begins with its type and the length of the group id, two bytes each
 _RECORD_BYTES = 200  # the memory that a record takes besides its bytes
 
 log = structlog.get_logger()
@@ -46,35 +46,34 @@ def observe_stored(
     names: NamesById,
     removed_ms: int | None,
 ) -> tuple[AnyRecord, Observation] | None:
-    """Apply the next record of a group. Return its content and the observation.
+    """Apply the next record of a group. Return its content and the observation, the record's effects.
 
-    Return None if the record belongs to another group or cannot be read, which is logged.
+    Return None if the record belongs to another group or cannot be read, which is logged. `group` is None
+    before the group's first record. `removed_ms` is the `removed_ms` of the group's previous observation.
     """
     try:
-        of_group, content = decode(record.key or b"", record.value)
+        record_group_id, content = decode(record.key or b"", record.value)
     except (UnknownRecord, ProtocolError) as error:
         log.warning("a record cannot be read", partition=partition, offset=record.offset, error=str(error))
         return None
-    if of_group != group_id:
+    if record_group_id != group_id:
         return None
     if ids := topic_ids_in(content):
         names.find(ids)
-    name = request_id(KAFKAS_OFFSETS_TOPIC, partition, record.offset)
-    return content, observe(
-        group, group_id, content, RecordPosition(record.timestamp, name, name), names.known, removed_ms
-    )
+    record_id = request_id(KAFKAS_OFFSETS_TOPIC, partition, record.offset)
+    at = RecordPosition(record.timestamp, record=record_id, incarnation=record_id)
+    return content, observe(group, group_id, content, at, names.known, removed_ms)
 
 
 @dataclass(slots=True)
 class GroupPart:
-    """A group's records in a part of the log, without commits that other commits have replaced.
+    """A group's records in a part of the log, without commits that have no effect on the history.
 
-    Between two records that are no commits, only the last commit of each partition has an effect on the
-    history.
+    Of the commits between two other records, only the last one of each partition has an effect.
     """
 
-    records: list[StoredRecord] = field(default_factory=list)
-    commits: dict[bytes, StoredRecord] = field(default_factory=dict)
+    records: list[StoredRecord] = field(default_factory=list)  # in the log's order
+    commits: dict[bytes, StoredRecord] = field(default_factory=dict)  # after `records`, by key
 
     def add(self, record: StoredRecord) -> None:
         """Add a record that is not a commit."""
@@ -90,179 +89,185 @@ class GroupPart:
 class LogPart:
     """The records of a partition from the offset `first` to before `end`, by group.
 
-    `transactions` are those that are open at `first`.
+    `transactions` has the transactions that are open at `first`.
     """
 
     def __init__(self, first: int, end: int, transactions: OpenTransactions) -> None:
-        self.groups: dict[bytes, GroupPart] = {}
-        self.first_ms: int | None = None
+        self.groups: dict[bytes, GroupPart] = {}  # by group id
+        self.first_ms: int | None = None  # the greatest timestamp in the first batch; None without a batch
         self._first, self._end, self._transactions = first, end, transactions
 
     def take(self, batch: Batch) -> None:
         """Apply the next batch. Commits in a transaction count when it has ended. Raises KafkaError."""
         if self.first_ms is None:
-            self.first_ms = batch.timestamp_ms
-        if batch.is_marker or batch.is_transactional:
+            self.first_ms = batch.max_timestamp
+        if batch.is_control_batch or batch.is_transactional:
             for committed in self._transactions.take(batch):
                 self._add(committed)
         else:
             self._add(batch)
 
     def _add(self, batch: Batch) -> None:
+        """Add the records of a batch to their groups."""
         try:
             records = batch.records()
         except CorruptRecordError as error:
             log.warning("a batch cannot be read", error=str(error))
             return
+        # A batch at an edge of this part has records outside of it. A transaction's batch may be before the
+        # part: it counts as a whole, because the transaction's marker is in the part.
         is_at_edge = records and not self._first <= records[0].offset <= records[-1].offset < self._end
         if is_at_edge and not batch.is_transactional:
             records = [record for record in records if self._first <= record.offset < self._end]
-        # The group id follows the type in a key.
-        prefix, part = b"", None
+        # The beginning of a key: its type, the length of the group id, and the group id.
+        key_start, part = b"", None
         for record in records:
             key = record[2]
-            if key is None or len(key) < _GROUP_AT:
+            if key is None or len(key) < _GROUP_ID_START:
                 continue
-            # Mostly the partitions of one group are committed together.
-            if part is None or not key.startswith(prefix):
-                prefix = key[: _GROUP_AT + (key[2] << 8 | key[3])]
-                part = self.groups.get(prefix[_GROUP_AT:])
+            # The next record is mostly of the same group, because its partitions are committed together.
+            if part is None or not key.startswith(key_start):
+                id_length = key[2] << 8 | key[3]
+                key_start = key[: _GROUP_ID_START + id_length]
+                part = self.groups.get(key_start[_GROUP_ID_START:])
                 if part is None:
-                    part = self.groups[prefix[_GROUP_AT:]] = GroupPart()
+                    part = self.groups[key_start[_GROUP_ID_START:]] = GroupPart()
             if key[1] in _OFFSET_TYPES:
                 part.commits[key] = record
             else:
                 part.add(record)
 
 
-class GroupNews(NamedTuple):
-    """The changes of a group."""
+class GroupUpdate(NamedTuple):
+    """The changes of a group, from records or from polls of the brokers."""
 
     group_id: str
     view: GroupSnapshot | None  # None if the group has ended
     entries: list[HistoryEntry]
-    offsets: dict[tuple[str, int], tuple[int, int]]  # committed offsets
-    anew: bool  # `entries` replace all earlier ones, instead of following them
+    offsets: dict[tuple[str, int], tuple[int, int]]  # as from `committed_offsets`
+    replaces_entries: bool  # True if `entries` replace all earlier ones, instead of following them
     partition: int = -1
     # Offsets of the records in `partition` that led to the entries; empty for polls.
     entry_offsets: Sequence[int] = ()
 
 
 @dataclass(slots=True)
-class _Known:
-    """A group."""
+class _StoredGroup:
+    """A group and, until `forget_records`, its records."""
 
     group_id: str
     partition: int
     # Records before the window by key, the newest first.
     older: dict[bytes, StoredRecord] = field(default_factory=dict)
-    records: list[StoredRecord] = field(default_factory=list)
-    group: ObservedGroup | None = None
+    records: list[StoredRecord] = field(default_factory=list)  # since the beginning of the window
+    group: ObservedGroup | None = None  # after the last record; None if it has ended
     view: GroupSnapshot | None = None
-    removed_ms: int | None = None
+    removed_ms: int | None = None  # of the last `Observation`
 
 
 class StoredGroups:
-    """All groups, computed from their records. For use by one thread.
-
-    `kept_bytes` is the approximate size of the kept records, until `forget_records`. `left_out` is True if
-    there are more than MAX_GROUPS groups.
-    """
+    """All groups, computed from their records. For use by one thread."""
 
     def __init__(self, names: NamesById) -> None:
-        self.kept_bytes = 0
-        self.left_out = False
+        self.kept_bytes = 0  # approximate size of the kept records; 0 after `forget_records`
+        self.left_out = False  # True if there are more than MAX_GROUPS groups
         self._names = names
-        self._known: dict[bytes, _Known] = {}
+        self._groups: dict[bytes, _StoredGroup] = {}  # by group id
         self._keeps_records = True
 
     def view(self, group_id: str) -> GroupSnapshot | None:
         """Return a group's view, or None if it is unknown or has ended."""
-        known = self._known.get(group_id.encode())
-        return None if known is None else known.view
+        stored = self._groups.get(group_id.encode())
+        return None if stored is None else stored.view
 
-    def append(self, partition: int, part: LogPart) -> Iterator[GroupNews]:
+    def append(self, partition: int, part: LogPart) -> Iterator[GroupUpdate]:
         """Add records that are newer than all earlier ones. Yield the changed groups."""
-        for known, of_group in self._of(partition, part):
-            records = of_group.all()
+        for stored, group_part in self._groups_in(partition, part):
+            records = group_part.all()
             if self._keeps_records:
-                known.records += records
-                self._charge(records)
-            yield self._observe(known, records, anew=False)
-            if known.group is None and not self._keeps_records:
-                self._known.pop(known.group_id.encode(), None)
+                stored.records += records
+                self._count_bytes(records)
+            yield self._observe(stored, records, replaces_entries=False)
+            if stored.group is None and not self._keeps_records:
+                self._groups.pop(stored.group_id.encode(), None)
 
-    def prepend(self, partition: int, part: LogPart, window_ms: int) -> Iterator[GroupNews]:
-        """Add records that are older than all earlier ones. Yield the changed groups."""
-        for known, of_group in self._of(partition, part):
-            within = list[StoredRecord]()
-            older = len(known.older)
-            for record in reversed(of_group.all()):
+    def prepend(self, partition: int, part: LogPart, window_ms: int) -> Iterator[GroupUpdate]:
+        """Add records that are older than all earlier ones. Yield the changed groups.
+
+        `window_ms` is the beginning of the window.
+        """
+        for stored, group_part in self._groups_in(partition, part):
+            in_window = list[StoredRecord]()  # the newest first
+            older_before = len(stored.older)
+            for record in reversed(group_part.all()):
                 if record.timestamp >= window_ms:
-                    within.append(record)
-                elif (key := record.key or b"") not in known.older:
-                    known.older[key] = record
-                    self._charge([record])
-            if within or len(known.older) > older:
-                known.records[:0] = reversed(within)
-                self._charge(within)
-                known.group = known.view = None
-                records = [*reversed(known.older.values()), *known.records]
-                yield self._observe(known, records, anew=True)
+                    in_window.append(record)
+                elif (key := record.key or b"") not in stored.older:
+                    stored.older[key] = record
+                    self._count_bytes([record])
+            if in_window or len(stored.older) > older_before:
+                stored.records[:0] = reversed(in_window)
+                self._count_bytes(in_window)
+                stored.group = stored.view = None
+                records = [*reversed(stored.older.values()), *stored.records]
+                yield self._observe(stored, records, replaces_entries=True)
 
     def forget_records(self) -> None:
         """Free the records, because no older ones follow."""
         self._keeps_records, self.kept_bytes = False, 0
-        for key, known in list(self._known.items()):
-            known.older, known.records = {}, []
-            if known.group is None:
-                del self._known[key]
+        for key, stored in list(self._groups.items()):
+            stored.older, stored.records = {}, []
+            if stored.group is None:
+                del self._groups[key]
 
-    def _of(self, partition: int, part: LogPart) -> Iterator[tuple[_Known, GroupPart]]:
+    def _groups_in(self, partition: int, part: LogPart) -> Iterator[tuple[_StoredGroup, GroupPart]]:
         """Yield each group in `part` with its records, up to MAX_GROUPS groups."""
-        for key, of_group in part.groups.items():
-            known = self._known.get(key)
-            if known is None and len(self._known) >= MAX_GROUPS:
+        for key, group_part in part.groups.items():
+            stored = self._groups.get(key)
+            if stored is None and len(self._groups) >= MAX_GROUPS:
                 self.left_out = True
                 continue
-            if known is None:
-                known = self._known[key] = _Known(key.decode(errors="replace"), partition)
-            yield known, of_group
+            if stored is None:
+                stored = self._groups[key] = _StoredGroup(key.decode(errors="replace"), partition)
+            yield stored, group_part
 
-    def _charge(self, records: Iterable[StoredRecord]) -> None:
+    def _count_bytes(self, records: Iterable[StoredRecord]) -> None:
         self.kept_bytes += sum(_RECORD_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
 
-    def _observe(self, known: _Known, records: Iterable[StoredRecord], *, anew: bool) -> GroupNews:
-        entries, entry_offsets, has_news = list[HistoryEntry](), list[int](), anew
+    def _observe(
+        self, stored: _StoredGroup, records: Iterable[StoredRecord], *, replaces_entries: bool
+    ) -> GroupUpdate:
+        """Apply records to a group. If they replace the earlier entries, the group begins with them."""
+        entries, entry_offsets, view_changed = list[HistoryEntry](), list[int](), replaces_entries
         for record in records:
             try:
-                found = observe_stored(
-                    known.group, known.group_id, known.partition, record, self._names, known.removed_ms
+                observed = observe_stored(
+                    stored.group, stored.group_id, stored.partition, record, self._names, stored.removed_ms
                 )
             except Exception:  # any fault of this code must not stop the other groups
-                log.exception("a record cannot be applied", partition=known.partition, offset=record.offset)
+                log.exception("a record cannot be applied", partition=stored.partition, offset=record.offset)
                 continue
-            if found is not None:
-                _, seen = found
+            if observed is not None:
+                _, seen = observed
                 entries += seen.history
                 entry_offsets += [record.offset] * len(seen.history)
-                has_news |= seen.has_news or known.group is None or seen.is_over
-                known.group, known.removed_ms = None if seen.is_over else seen.group, seen.removed_ms
-        if has_news:
-            known.view = None if known.group is None else view_of(known.group, self._names.known)
-        return GroupNews(
-            known.group_id,
-            known.view,
+                view_changed |= seen.view_changed or stored.group is None or seen.is_over
+                stored.group, stored.removed_ms = None if seen.is_over else seen.group, seen.removed_ms
+        if view_changed:
+            stored.view = None if stored.group is None else view_of(stored.group, self._names.known)
+        return GroupUpdate(
+            stored.group_id,
+            stored.view,
             entries,
-            committed_offsets(known.group),
-            anew,
-            known.partition,
+            committed_offsets(stored.group),
+            replaces_entries,
+            stored.partition,
             entry_offsets,
         )
 
 
 def committed_offsets(group: ObservedGroup | None) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return each committed offset with the time of its commit, by topic and partition."""
+    """Return each committed offset with the time of its commit in ms, by topic and partition."""
     topics = {} if group is None else group.offsets
     return {
         (topic, number): (offset.offset, offset.committed_at_ms)

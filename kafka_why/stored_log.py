@@ -9,13 +9,11 @@ which Kafka has written `__consumer_offsets` since 0.11.
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import (
-    CorruptRecordError,
     KafkaError,
     OffsetNotAvailableError,
     UnknownBrokerIdError,
@@ -29,6 +27,7 @@ from kafka_why.connections.broker_requests import FoundTopic, fetch, find_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import Closeable
 
+# A part of the notes about missing records.
 COMPACTED = "compaction kept only the last older record of each key"
 _FETCH_MAX_BYTES = 4 * 1024 * 1024
 _REQUEST_TIMEOUT_MS = 30_000
@@ -36,15 +35,8 @@ _MAX_WAIT_MS = 500
 # A leader moves within seconds, but a leader that hangs first costs a whole request timeout.
 _RETRY_S = 2 * _REQUEST_TIMEOUT_MS / 1000
 _BACKOFF_S = 0.2
-# Base offset, length of what follows, leader epoch, magic, CRC, attributes, last offset delta, first and
-# highest timestamp, producer id, producer epoch, first sequence, number of records.
-_HEADER = Struct(">qiibIhiqqqhii")
-_LENGTH_END = 12
-_MAGIC = 2
-_COMPRESSED, _TRANSACTIONAL, _CONTROL = 0b111, 0b1_0000, 0b10_0000
-_INT64, _INT32 = Struct(">q"), Struct(">i")
-_FIRST_MS_AT, _COUNT_AT = 27, 57
-_MORE = 0x80  # the bit of a number's byte that says that another byte follows
+_HEADER_BYTES = DefaultRecordBatch.HEADER_STRUCT.size
+_MAGIC = 2  # the version of the batch format
 
 T = TypeVar("T")
 
@@ -61,114 +53,42 @@ class StoredRecord(NamedTuple):
     value: bytes | None
 
 
-class Batch(NamedTuple):
-    """A batch."""
-
-    timestamp_ms: int  # its highest
-    producer_id: int
-    attributes: int
-    data: bytes
-
-    @property
-    def is_marker(self) -> bool:
-        """True for the end of a transaction."""
-        return bool(self.attributes & _CONTROL)
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL)
-
-    @property
-    def is_compressed(self) -> bool:
-        return bool(self.attributes & _COMPRESSED)
-
-    @property
-    def record_count(self) -> int:
-        """The number of records in the batch.
-
-        Compaction may have removed others, whose offsets it still spans.
-        """
-        return int(_INT32.unpack_from(self.data, _COUNT_AT)[0])
+class Batch(DefaultRecordBatch):  # type: ignore[misc] # kafka-python ships no types
+    """A batch of records, or only its header."""
 
     @property
     def is_commit(self) -> bool:
         """True for the marker of a committed transaction. Raises KafkaError."""
-        return any(record.commit for record in DefaultRecordBatch(self.data))
+        return any(record.commit for record in self)
 
     def records(self) -> list[StoredRecord]:
-        """Return the records of a batch that is no marker. Raises KafkaError, or CorruptRecordError."""
-        if self.is_compressed:
-            records = DefaultRecordBatch(self.data)
-            return [StoredRecord(r.offset, r.timestamp, r.key, r.value) for r in records]
-        return _plain_records(self.data)
+        """Return the records of a batch that is not a transaction marker. Raises KafkaError."""
+        return [StoredRecord(r.offset, r.timestamp, r.key, r.value) for r in self]
 
 
 class OpenTransactions:
     """The batches of open transactions by producer, held back until their markers."""
 
     def __init__(self) -> None:
-        self._batches: dict[int, list[Batch]] = {}
+        self._batches: dict[int, list[Batch]] = {}  # by producer id
 
     def take(self, batch: Batch) -> list[Batch]:
         """Apply a batch of a transaction, or a marker.
 
         Return the batches that it commits. Raises KafkaError.
         """
-        if not batch.is_marker:
+        if not batch.is_control_batch:
             self._batches.setdefault(batch.producer_id, []).append(batch)
             return []
-        ended = self._batches.pop(batch.producer_id, [])
-        return ended if ended and batch.is_commit else []
-
-
-def _plain_records(data: bytes) -> list[StoredRecord]:
-    """Return the records of an uncompressed batch, without headers. Source: DefaultRecord.java.
-
-    It takes a fifth of the time of kafka-python's reader.
-    """
-    (base,), (first_ms,) = _INT64.unpack_from(data), _INT64.unpack_from(data, _FIRST_MS_AT)
-    (count,), at, new = _INT32.unpack_from(data, _COUNT_AT), _HEADER.size, tuple.__new__
-    records: list[StoredRecord] = []
-    try:
-        for _ in range(count):
-            size, at = _varint(data, at)
-            end = at + size
-            at += 1  # the attributes, which are unused
-            # Most numbers have one byte, and a call takes as long as the rest.
-            delta_ms, at = (0, at + 1) if not data[at] else _varint(data, at)
-            delta, at = (data[at] >> 1, at + 1) if data[at] < _MORE else _varint(data, at)
-            length, at = _varint(data, at)
-            key = None
-            if length >= 0:
-                key = data[at : at + length]
-                at += length
-            length, at = _varint(data, at)
-            value = None if length < 0 else data[at : at + length]
-            records.append(new(StoredRecord, (base + delta, first_ms + delta_ms, key, value)))
-            at = end
-    except IndexError:
-        raise CorruptRecordError(f"the batch at offset {base} ends too early") from None
-    return records
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number in zigzag encoding, and the position after it."""
-    number, shift = data[at], 7
-    if number >= _MORE:
-        number &= _MORE - 1
-        while (part := data[at + 1]) >= _MORE:
-            number |= (part & (_MORE - 1)) << shift
-            at, shift = at + 1, shift + 7
-        number |= part << shift
-        at += 1
-    return (number >> 1) ^ -(number & 1), at + 1
+        batches = self._batches.pop(batch.producer_id, [])  # the batch is a marker, so they end
+        return batches if batches and batch.is_commit else []
 
 
 class LogWalk:
     """The state of reading the batches from `first` to before `end`.
 
-    A finished walk continues if `end` is raised. It yields batches whose bytes may contain `wanted`. If
-    `wanted` is empty, it yields all.
+    A finished walk continues if `end` is raised. It yields the batches whose bytes contain `wanted`, and all
+    compressed batches, because their bytes cannot be searched. If `wanted` is empty, it yields all batches.
     """
 
     def __init__(self, first: int, end: int, wanted: bytes) -> None:
@@ -176,14 +96,15 @@ class LogWalk:
         self.next_offset = first  # to fetch next
         # From this time on no record is missing. It is the timestamp of the first batch, or of the first one
         # after the last gap that compaction left.
-        self.whole_from_ms: int | None = None
+        self.complete_from_ms: int | None = None
         self.last_ms: int | None = None  # timestamp of the last batch
-        self.is_whole = True  # there is no gap
+        self.is_complete = True  # no record between the first and the last batch is missing
         self.end = end
         self._wanted = wanted
 
     @property
     def is_over(self) -> bool:
+        """True if all batches before `end` are read."""
         return self.next_offset >= self.end
 
     def batches(self, data: bytes) -> Iterator[Batch]:
@@ -191,25 +112,27 @@ class LogWalk:
 
         `data` begins at `next_offset`.
         """
-        at, next_offset, find = 0, self.next_offset, data.find
-        hit = find(self._wanted)
-        while at + _HEADER.size <= len(data) and next_offset < self.end:
-            header = _HEADER.unpack_from(data, at)
-            base, length, _, magic, _, attributes, delta, _, time_ms, producer_id, _, _, count = header
-            stop = at + _LENGTH_END + length
-            if stop > len(data):
+        batch_start, next_offset = 0, self.next_offset
+        match_at = data.find(self._wanted)  # position of the next wanted bytes, or -1
+        while batch_start + _HEADER_BYTES <= len(data) and next_offset < self.end:
+            header = Batch(data[batch_start : batch_start + _HEADER_BYTES])
+            batch_end = batch_start + header.size_in_bytes
+            if batch_end > len(data):
                 break  # the last batch of a response may be cut off
-            if base + delta >= self.first:
-                has_gap = base > next_offset or count <= delta
-                if has_gap or self.whole_from_ms is None:
-                    self.whole_from_ms, self.is_whole = time_ms, self.is_whole and not has_gap
-                next_offset, self.last_ms = base + delta + 1, time_ms
-                if 0 <= hit < at:
-                    hit = find(self._wanted, at)
-                is_wanted = 0 <= hit < stop or attributes & (_COMPRESSED | _CONTROL)
-                if is_wanted and magic == _MAGIC:
-                    yield Batch(time_ms, producer_id, attributes, data[at:stop])
-            at = stop
+            if header.last_offset >= self.first:
+                # Compaction has removed whole batches before this one, or records in it.
+                has_gap = header.base_offset > next_offset or header.records_count <= header.last_offset_delta
+                self.last_ms = header.max_timestamp
+                if has_gap or self.complete_from_ms is None:
+                    self.complete_from_ms, self.is_complete = self.last_ms, self.is_complete and not has_gap
+                next_offset = header.next_offset
+                if 0 <= match_at < batch_start:
+                    match_at = data.find(self._wanted, batch_start)
+                has_match = 0 <= match_at < batch_end
+                is_wanted = has_match or header.compression_type or header.is_control_batch
+                if is_wanted and header.magic == _MAGIC:
+                    yield Batch(data[batch_start:batch_end])
+            batch_start = batch_end
         # If there is no batch, compaction has removed all records before the end.
         self.next_offset = self.end if next_offset == self.next_offset else next_offset
 
@@ -220,8 +143,8 @@ class StoredLog(Closeable):
     def __init__(self, client_config: ClientConfig, topic: str) -> None:
         self._name = topic
         self._admin = kafka_clients.admin(client_config, request_timeout_ms=_REQUEST_TIMEOUT_MS)
-        self._found: FoundTopic | None = None
-        self._leaders_moved = False
+        self._found_topic: FoundTopic | None = None  # as of the last lookup
+        self._must_find_again = False  # True after an error, because leaders may have moved
 
     @property
     def partitions(self) -> int:
@@ -229,18 +152,18 @@ class StoredLog(Closeable):
         return len(self._retried(self._topic).leaders)
 
     def offset(self, partition: int, at: OffsetSpec | int) -> int:
-        """Return the first offset at or after a time in ms, or -1.
+        """Return the offset of the first record at or after a time in ms, or -1 if there is no such record.
 
         `at` may also be one of ListOffsets' special values.
         """
-        place = TopicPartition(self._name, partition)
-        return int(self._retried(lambda: self._admin.list_partition_offsets({place: at})[place].offset))
+        key = TopicPartition(self._name, partition)
+        return int(self._retried(lambda: self._admin.list_partition_offsets({key: at})[key].offset))
 
     def offsets(self, at: OffsetSpec | int) -> dict[int, int]:
         """Return the `offset` of every partition, with one request to each broker."""
-        places = [TopicPartition(self._name, partition) for partition in range(self.partitions)]
-        found = self._retried(lambda: self._admin.list_partition_offsets(dict.fromkeys(places, at)))
-        return {place.partition: int(found[place].offset) for place in places}
+        keys = [TopicPartition(self._name, partition) for partition in range(self.partitions)]
+        offsets = self._retried(lambda: self._admin.list_partition_offsets(dict.fromkeys(keys, at)))
+        return {key.partition: int(offsets[key].offset) for key in keys}
 
     def read(self, partition: int, walk: LogWalk, progress: Progress = lambda *_: None) -> Iterator[Batch]:
         """Yield the batches that the walk wants, and markers."""
@@ -256,21 +179,23 @@ class StoredLog(Closeable):
             try:
                 return request()
             except KafkaError as error:
-                # Do not wait for a topic that never existed.
-                is_absent = self._found is None and isinstance(error, UnknownTopicOrPartitionError)
-                is_passing = error.retriable or isinstance(error, UnknownBrokerIdError)
-                if is_absent or not is_passing or time.monotonic() >= give_up_s:
+                # Do not wait for a topic that was never found.
+                is_absent = self._found_topic is None and isinstance(error, UnknownTopicOrPartitionError)
+                is_temporary = error.retriable or isinstance(error, UnknownBrokerIdError)
+                if is_absent or not is_temporary or time.monotonic() >= give_up_s:
                     raise
-                self._leaders_moved = True
+                self._must_find_again = True
                 time.sleep(_BACKOFF_S)
 
     def _topic(self) -> FoundTopic:
-        if self._found is None or self._leaders_moved:
-            self._found, self._leaders_moved = find_topic(self._admin, self._name), False
-        return self._found
+        """Return the topic's id and leaders, looked up again after an error."""
+        if self._found_topic is None or self._must_find_again:
+            self._found_topic, self._must_find_again = find_topic(self._admin, self._name), False
+        return self._found_topic
 
     def _fetch(self, partition: int, offset: int) -> bytes:
-        found = fetch(
+        """Fetch batches from `offset` on."""
+        answer = fetch(
             self._admin,
             self._topic(),
             partition,
@@ -279,11 +204,11 @@ class StoredLog(Closeable):
             max_wait_ms=_MAX_WAIT_MS,
             max_bytes=_FETCH_MAX_BYTES,
         )
-        if found.error_code:
-            raise for_code(found.error_code)(f"{self._name}-{partition}")
-        if found.high_watermark <= offset:  # a new leader may not know the high watermark yet
+        if answer.error_code:
+            raise for_code(answer.error_code)(f"{self._name}-{partition}")
+        if answer.high_watermark <= offset:  # a new leader may not know the high watermark yet
             raise OffsetNotAvailableError(f"{self._name}-{partition}")
-        return bytes(found.records or b"")
+        return bytes(answer.records or b"")
 
     def close(self) -> None:
         """Close the connections."""

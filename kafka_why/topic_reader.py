@@ -1,6 +1,6 @@
-"""The project's reader of topics. It reads them to their current end, or follows them.
+"""The project's reader of topics, and threads that follow topics: they read new records until stopped.
 
-It begins at the topics' beginnings, at their ends, at given offsets, or at a time.
+The reader begins at the topics' beginnings, at their ends, or at given offsets.
 """
 
 import time
@@ -19,6 +19,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.errors import UserFacingError
 from kafka_why.lifetimes import BackgroundThread, Closeable, OutageWarning
 
 # kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
@@ -33,10 +34,9 @@ _POLL_MS = 200
 class TopicReader(Closeable):
     """A reader of the partitions given to `start`. Not thread-safe. All methods raise KafkaError.
 
-    `max_record_bytes` is the largest record of the topics. `timeout_ms` limits each request to the brokers,
-    or is None for kafka-python's default. `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
-    `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` counts the
-    records.
+    `max_record_bytes` is the size of the largest record of the topics. `timeout_ms` limits each request to
+    the brokers, or is None for kafka-python's default. `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's
+    settings. `reconnect_max_ms` is the longest pause between two attempts to connect.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TopicReader(Closeable):
         fetch_max_wait_ms: int | None = None,
         reconnect_max_ms: int | None = None,
     ) -> None:
-        self.records_read = 0
+        self.records_read = 0  # number of records that the brokers returned
         self._timeout_ms = timeout_ms
         self._consumer = kafka_clients.reading_consumer(
             client_config,
@@ -70,6 +70,7 @@ class TopicReader(Closeable):
 
     def is_internal(self, topic: str) -> bool:
         """Return True if this existing topic is internal for the brokers or a gateway."""
+        # kafka-python omits internal topics here.
         return topic not in self._consumer.topics()
 
     def start(
@@ -87,7 +88,7 @@ class TopicReader(Closeable):
         if end:
             self._consumer.seek_to_end(*end)
         for partition in end:
-            self._position(partition)  # resolves the position now, not at the first poll
+            self._position(partition)  # so that the end is that of now, not that of the first poll
         for partition, offset in at.items():
             self._consumer.seek(partition, offset)
 
@@ -102,15 +103,15 @@ class TopicReader(Closeable):
     def offsets_at(
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """Return each partition's first offset with a timestamp at or after `at_ms`, or None."""
+        """Return the offset of each partition's first record at or after `at_ms`, or None without one."""
         times = dict.fromkeys(partitions, max(0, at_ms))
-        found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms) if times else {}
-        return {partition: None if there is None else there.offset for partition, there in found.items()}
+        positions = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms) if times else {}
+        return {partition: None if at is None else at.offset for partition, at in positions.items()}
 
     def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
         """Return new records, in order within each partition. Wait at most `timeout_ms` for the first."""
         polled = self._consumer.poll(timeout_ms=timeout_ms)
-        records = [record for of_partition in polled.values() for record in of_partition]
+        records = [record for partition_records in polled.values() for record in partition_records]
         self.records_read += len(records)
         return records
 
@@ -120,7 +121,7 @@ class TopicReader(Closeable):
 
     def has_read(self, ends: Offsets) -> bool:
         """Return True if all records before `ends` are read."""
-        return not self._behind(ends)
+        return not self._partitions_behind(ends)
 
     def read_to(self, ends: Offsets, *, timeout_ms: int | None = None) -> Iterator[Record]:
         """Yield the started partitions' records before `ends`. Later records are left for the next call.
@@ -129,23 +130,24 @@ class TopicReader(Closeable):
         IDLE_TIMEOUT_MS.
         """
         give_up_s = float("inf") if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-        idle_s = time.monotonic()
-        ahead: dict[TopicPartition, int] = {}
-        while behind := self._behind(ends):
+        last_record_s = time.monotonic()
+        first_after_end: dict[TopicPartition, int] = {}  # offsets
+        while behind := self._partitions_behind(ends):
             now_s = time.monotonic()
-            if now_s > give_up_s or now_s - idle_s > IDLE_TIMEOUT_MS / 1000:
+            if now_s > give_up_s or now_s - last_record_s > IDLE_TIMEOUT_MS / 1000:
                 topics = ", ".join(sorted({partition.topic for partition in behind}))
                 raise KafkaTimeoutError(f"topic {topics} was not read to its end in time")
             records = self.poll()
             if records:
-                idle_s = time.monotonic()
+                last_record_s = time.monotonic()
             for record in records:
                 partition = TopicPartition(record.topic, record.partition)
                 if record.offset < ends.get(partition, 0):
                     yield record
                 else:
-                    ahead.setdefault(partition, record.offset)
-        for partition, offset in ahead.items():
+                    first_after_end.setdefault(partition, record.offset)
+        # A poll may return records after `ends`. The next call begins with the first of them.
+        for partition, offset in first_after_end.items():
             self._consumer.seek(partition, offset)
 
     def read_all(self, *topics: str, timeout_ms: int | None = None) -> Iterator[Record]:
@@ -162,7 +164,8 @@ class TopicReader(Closeable):
         """Close the connections."""
         self._consumer.close(autocommit=False)
 
-    def _behind(self, ends: Offsets) -> list[TopicPartition]:
+    def _partitions_behind(self, ends: Offsets) -> list[TopicPartition]:
+        """Return the partitions that are not read up to `ends`."""
         return [partition for partition, end in ends.items() if self._position(partition) < end]
 
     def _position(self, partition: TopicPartition) -> int:
@@ -171,19 +174,24 @@ class TopicReader(Closeable):
         return -1 if position is None else position
 
 
-# The topics of a coordinator or an observer, found by their prefix.
-
-
-class ClientError(RuntimeError):
-    """The error of a request without an expected response. Each subclass is one reason."""
+class ClientError(UserFacingError):
+    """The base class of errors that leave a request without a useful response. Each subclass is a reason."""
 
 
 class TopicsMissing(ClientError):
     """The error when the coordinator's topics do not exist, or have an unexpected layout."""
 
 
+class GatewayAddress(ClientError):
+    """The error when the address is a gateway's, but the brokers' is needed.
+
+    A gateway hides the history. The groups of the brokers behind it are not the coordinator's groups, so
+    they cannot be shown instead.
+    """
+
+
 class BrokersOwn(Enum):
-    """The source that is read if this project's coordinator has no topics."""
+    """A source of the groups of the brokers' own coordinator, if this project's coordinator has no topics."""
 
     OFFSETS_TOPIC = 1  # `__consumer_offsets`
     POLLS = 2  # polls of the groups, if the principal may not read `__consumer_offsets`
@@ -192,35 +200,35 @@ class BrokersOwn(Enum):
 def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
     """Return the layout of the coordinator's or observer's topics, with their actual partitions.
 
-    Raises TopicsMissing if there are none with this prefix, or if a gateway hides them.
+    Raises TopicsMissing if no topics have this prefix, or GatewayAddress if `client_config` has a gateway's
+    address.
     """
     names = TopicLayout.named(prefix)
     with TopicReader(client_config) as reader:
+        # Numbers of partitions; 0 if the topic does not exist.
         requests = len(reader.partitions_of(names.requests_topic))
-        observed = 0 if requests else len(reader.partitions_of(names.groups_topic))
+        groups = 0 if requests else len(reader.partitions_of(names.groups_topic))
         responses = len(reader.partitions_of(names.responses_topic))
+        # A gateway shows the requests topic as internal.
         is_internal = bool(requests) and reader.is_internal(names.requests_topic)
-    if observed:
-        return TopicLayout.observed(prefix, observed)
+    if groups:  # only an observer has no requests topic
+        return TopicLayout.observed(prefix, groups)
     if not requests or not responses:
         missing = names.responses_topic if requests else names.requests_topic
         raise TopicsMissing(f"no topic {missing} on {client_config}: has the coordinator been started?")
     if is_internal:
-        raise TopicsMissing(
+        raise GatewayAddress(
             f"{client_config} is a gateway, whose clients may not write to {names.requests_topic}: "
             "give the brokers' address"
         )
     return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
 
 
-# A thread that follows topics, and begins again when no broker answers.
-
-
 _RETRY_PAUSE_S = 1.0
 # The maximum time of a request of a follower to the brokers, and so about the longest time that `stop` takes.
 _FOLLOWER_TIMEOUT_MS = 5_000
-# A follower for which nobody waits fetches after half a second or this many bytes, whichever is first. That
-# costs the brokers and its process less than a fetch for each batch.
+# If nobody waits for a follower's records, the brokers answer its fetches after half a second or with this
+# many bytes, whichever is first. That costs them and the follower less than a fetch for each batch.
 _BULK_MIN_BYTES = 64 * 1024
 _BULK_MAX_WAIT_MS = 500
 
@@ -231,7 +239,7 @@ def reader_and_admin(
 ) -> Iterator[tuple[TopicReader, KafkaAdminClient]]:
     """Yield the connections of a follower that also sends requests to the brokers. Raises KafkaError.
 
-    With `in_bulk`, nobody waits for the follower.
+    With `in_bulk`, records come later and more at once, because nobody waits for them.
     """
     with (
         TopicReader(
@@ -253,41 +261,51 @@ def reader_and_admin(
 
 
 class FollowerThread(BackgroundThread):
-    """A thread that calls `_connect_and_follow` until stopped, and again after each `_retried` error.
+    """A thread that calls `_connect_and_follow` until stopped. It calls it again after `_retried_errors`.
 
     `purpose` is for its warnings, such as `reading for the page`. Subclasses call `_worked` after each
     successful read.
     """
 
-    _retried: type[Exception] = KafkaError
+    _retried_errors: type[Exception] = KafkaError
 
     def __init__(self, name: str, purpose: str) -> None:
         self._warning = OutageWarning(purpose)
-        self._read_at_s = time.monotonic()
+        self._last_read_s = time.monotonic()
         super().__init__(name)
 
     def read_age_s(self) -> float:
         """Return the seconds since the last successful read, or since the construction."""
-        return time.monotonic() - self._read_at_s
+        return time.monotonic() - self._last_read_s
 
     def _worked(self) -> None:
         self._warning.worked()
-        self._read_at_s = time.monotonic()
+        self._last_read_s = time.monotonic()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
                 self._connect_and_follow()
-            except self._retried as error:
+            except self._retried_errors as error:
                 self._retry_later(error)
 
     def _retry_later(self, error: Exception) -> None:
+        """Record a failed attempt, and wait before the next one."""
         self._warning.failed(error)
         self._stopped.wait(_RETRY_PAUSE_S)
 
     @abstractmethod
     def _connect_and_follow(self) -> None:
-        """Follow the topics until stopped. May raise `_retried`."""
+        """Follow the topics until stopped. May raise `_retried_errors`."""
+
+
+class TopicsFollower(FollowerThread):
+    """A thread that follows the topics of one coordinator."""
+
+    def __init__(self, name: str, purpose: str, client_config: ClientConfig, layout: TopicLayout) -> None:
+        super().__init__(name, purpose)
+        self._client_config = client_config
+        self._layout = layout
 
 
 # Names of topics by id. Records of groups of the consumer protocol have only the ids.
@@ -296,9 +314,10 @@ class FollowerThread(BackgroundThread):
 # long as the topic exists: a batch that runs again writes the same entries, at most with more names.
 
 # The time after which an id that no topic had is looked up again.
-_AGAIN_S = 60.0
+_LOOK_UP_AGAIN_S = 60.0
 # The pause after a lookup that found nothing new, because a long log has ids of many deleted topics.
 _PAUSE_S = 1.0
+# Of a lookup's requests.
 _TIMEOUT_MS = 10_000
 
 log = structlog.get_logger()
@@ -313,36 +332,38 @@ class NamesById:
         self.known: dict[bytes, str] = {}
         self._look_up = look_up
         self._now_s = now_s
-        self._missed: dict[bytes, float] = {}
+        self._last_miss_s: dict[bytes, float] = {}  # by id, the last lookup in which no topic had it
         self._next_lookup_s = float("-inf")
 
     def find(self, ids: Iterable[bytes]) -> None:
         """Look up these ids, unless they are known or were missing recently."""
         now_s = self._now_s()
-        new = [
+        wanted = [
             topic_id
             for topic_id in ids
-            if topic_id not in self.known and now_s - self._missed.get(topic_id, -_AGAIN_S) >= _AGAIN_S
+            if topic_id not in self.known
+            and now_s - self._last_miss_s.get(topic_id, -_LOOK_UP_AGAIN_S) >= _LOOK_UP_AGAIN_S
         ]
-        if not new or now_s < self._next_lookup_s:
+        if not wanted or now_s < self._next_lookup_s:
             return
         try:
             self.known.update(self._look_up())
         except KafkaError as error:
             log.warning("names of topics cannot be read, so their ids are shown", error=str(error))
-        missed = [topic_id for topic_id in new if topic_id not in self.known]
-        self._missed.update(dict.fromkeys(missed, now_s))
-        if len(missed) == len(new):
+        missing = [topic_id for topic_id in wanted if topic_id not in self.known]
+        self._last_miss_s.update(dict.fromkeys(missing, now_s))
+        if len(missing) == len(wanted):
             self._next_lookup_s = now_s + _PAUSE_S
 
 
 @cache
 def names_on(client_config: ClientConfig) -> NamesById:
-    """Return this process's cache of the cluster's topic names, which Spark's many tasks in it share."""
-    return NamesById(lambda: _names(client_config))
+    """Return this process's cache of the cluster's topic names. All Spark tasks of the process share it."""
+    return NamesById(lambda: _read_topic_names(client_config))
 
 
-def _names(client_config: ClientConfig) -> dict[bytes, str]:
+def _read_topic_names(client_config: ClientConfig) -> dict[bytes, str]:
+    """Return the names of all topics by id. Raises KafkaError."""
     with closing(
         kafka_clients.admin(client_config, bootstrap_timeout_ms=_TIMEOUT_MS, request_timeout_ms=_TIMEOUT_MS)
     ) as admin:

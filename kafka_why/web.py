@@ -14,10 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from kafka_why.errors import UserFacingError
 from kafka_why.lifetimes import Startable
-
-# A bound on connections that one client cannot use up for all others.
-
 
 T = TypeVar("T")
 
@@ -42,8 +40,8 @@ class ClientSlots(Generic[T]):
     """A limiter with `total` slots, such as for connections, which clients share. Thread-safe.
 
     There is no limit per client, because all clients behind a proxy have its address. When all slots are
-    taken, a new holder replaces one of the client with the most: its oldest idle holder or, with `ends_busy`,
-    its oldest holder if none is idle.
+    taken, a new holder replaces a holder of the client with the most slots: the oldest idle one or, with
+    `ends_busy`, the oldest one if none is idle.
     """
 
     def __init__(self, total: int, is_idle: Callable[[T], bool], *, ends_busy: bool) -> None:
@@ -51,41 +49,47 @@ class ClientSlots(Generic[T]):
         self._is_idle = is_idle
         self._ends_busy = ends_busy
         self._lock = threading.Lock()
-        self._clients: dict[T, str] = {}
-        """The clients of all holders, the oldest holder first."""
+        self._client_of: dict[T, str] = {}  # the client of each holder, the oldest holder first
 
     def add(self, host: str, holder: T) -> T | None:
-        """Give a slot to a holder. Return the holder that it replaces, None, or itself if it gets no slot."""
+        """Give a slot to a holder. Return the replaced holder, or None if a slot was free.
+
+        Return `holder` itself if it gets no slot.
+        """
         client = client_network(host)
         with self._lock:
-            ended = None if len(self._clients) < self._total else self._loser(client)
-            if ended is None and len(self._clients) >= self._total:
+            has_free_slot = len(self._client_of) < self._total
+            replaced = None if has_free_slot else self._holder_to_replace(client)
+            if replaced is None and not has_free_slot:
                 return holder
-            if ended is not None:
-                del self._clients[ended]
-            self._clients[holder] = client
-            return ended
+            if replaced is not None:
+                del self._client_of[replaced]
+            self._client_of[holder] = client
+            return replaced
 
     def remove(self, holder: T) -> None:
         """Free the slot of a holder, if it has one."""
         with self._lock:
-            self._clients.pop(holder, None)
+            self._client_of.pop(holder, None)
 
-    def _loser(self, client: str) -> T | None:
-        """Return the holder whose slot `client` gets: its own, unless another client has more."""
-        numbers = Counter(self._clients.values())
-        greediest = max(numbers, key=lambda other: (numbers[other], other == client))
-        theirs = [holder for holder, other in self._clients.items() if other == greediest]
-        busy = theirs[0] if self._ends_busy else None
-        return next(filter(self._is_idle, theirs), busy)
+    def _holder_to_replace(self, client: str) -> T | None:
+        """Return the holder whose slot `client` gets, or None if it gets none.
+
+        It is a holder of the client with the most slots. If several have the most, it is one of `client`.
+        """
+        slots = Counter(self._client_of.values())
+        greediest = max(slots, key=lambda other: (slots[other], other == client))
+        candidates = [holder for holder, other in self._client_of.items() if other == greediest]
+        if_none_is_idle = candidates[0] if self._ends_busy else None
+        return next(filter(self._is_idle, candidates), if_none_is_idle)
 
 
 MAX_CONNECTIONS = 500
-BACKLOG = 128
-_START_S = 30.0
+BACKLOG = 128  # of the listening socket
+_START_TIMEOUT_S = 30.0
 
 
-class WebUnavailable(RuntimeError):
+class WebUnavailable(UserFacingError):
     """The error when a port cannot be served. Its message has the address and the reason."""
 
 
@@ -103,9 +107,9 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        ended = self.slots.add(self.client[0] if self.client else "", self)
-        if ended is not None:
-            ended.transport.abort()
+        replaced = self.slots.add(self.client[0] if self.client else "", self)
+        if replaced is not None:  # this connection itself, if it gets no slot
+            replaced.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.slots.remove(self)
@@ -118,7 +122,9 @@ class _Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
 
-def _bounded(max_connections: int, *, ends_busy: bool) -> type[_Connection]:
+def _connection_class(max_connections: int, *, ends_busy: bool) -> type[_Connection]:
+    """Return a class of connections with its own slots, because uvicorn constructs the connections itself."""
+
     class Bounded(_Connection):
         slots = ClientSlots(max_connections, lambda connection: connection.is_idle, ends_busy=ends_busy)
 
@@ -140,13 +146,12 @@ class WebServer(Startable):
         *,
         ends_busy: bool = True,
     ) -> None:
-        self._socket = listening
         self._server = uvicorn.Server(
             uvicorn.Config(
                 served,
                 log_config=None,
                 access_log=False,
-                http=_bounded(max_connections, ends_busy=ends_busy),
+                http=_connection_class(max_connections, ends_busy=ends_busy),
                 timeout_graceful_shutdown=1,
                 server_header=False,
                 lifespan="off",
@@ -154,12 +159,12 @@ class WebServer(Startable):
                 ssl_keyfile=None if tls is None or tls.key is None else str(tls.key),
             )
         )
-        self._thread = threading.Thread(target=self._serve, name="web", daemon=True)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), name="web", daemon=True)
 
     def start(self) -> None:
         """Start to serve. Raises WebUnavailable."""
         self._thread.start()
-        give_up_s = time.monotonic() + _START_S
+        give_up_s = time.monotonic() + _START_TIMEOUT_S
         while not self._server.started and self._thread.is_alive() and time.monotonic() < give_up_s:
             self._thread.join(0.01)
         if not self._server.started:
@@ -169,9 +174,6 @@ class WebServer(Startable):
         """Stop the server, and end the responses in progress."""
         self._server.should_exit = True
         self._thread.join()
-
-    def _serve(self) -> None:
-        self._server.run(sockets=[self._socket])
 
 
 def listening_at(host: str, port: int, served: str = "the page") -> socket.socket:
@@ -193,10 +195,11 @@ def url_of(listening: socket.socket, *, has_tls: bool = False) -> str:
 
 
 def names_of(listening: socket.socket) -> list[str]:
-    """Return the names with port of a listening socket, for a browser on this machine."""
+    """Return the `host:port` names by which a browser on this machine can reach a listening socket."""
     host, port = listening.getsockname()[:2]
     return [f"{name}:{port}" for name in (_in_url(host), "localhost", "127.0.0.1", "[::1]")]
 
 
 def _in_url(host: str) -> str:
+    """Return a host as a URL has it: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host

@@ -42,7 +42,7 @@ def visible(text: str) -> VisibleText:
     """
     if isinstance(text, VisibleText):
         return text
-    return VisibleText(text if text.isprintable() else _NOT_PRINTABLE.sub(_escaped, text))
+    return VisibleText(text if text.isprintable() else _NOT_PRINTABLE.sub(_escape_match, text))
 
 
 def visible_text(lines: Iterable[str], between: str = "\n") -> VisibleText:
@@ -55,8 +55,8 @@ def visible_lines(text: str) -> VisibleText:
     return visible_text(text.split("\n"))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    character = found.group()
+def _escape_match(match: re.Match[str]) -> str:
+    character = match.group()  # not ASCII, or unprintable
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
@@ -91,7 +91,7 @@ class Clock:
 
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|min|s|m|h|d)"
+_DURATION_PART = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|min|s|m|h|d)"
 
 
 def parse_since(text: str, now_ms: int) -> int:
@@ -99,8 +99,8 @@ def parse_since(text: str, now_ms: int) -> int:
 
     `90m` and `1h30m` are durations, too. An ISO time is local unless it names its zone. Raises ValueError.
     """
-    if re.fullmatch(f"(?:{_PART})+", text):
-        ago_ms = sum(float(number) * _UNIT_MS[unit] for number, unit in re.findall(_PART, text))
+    if re.fullmatch(f"(?:{_DURATION_PART})+", text):
+        ago_ms = sum(float(number) * _UNIT_MS[unit] for number, unit in re.findall(_DURATION_PART, text))
         return max(now_ms - int(ago_ms), 0)
     try:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
@@ -108,12 +108,13 @@ def parse_since(text: str, now_ms: int) -> int:
         raise ValueError(f"{text!r} is neither a duration such as 2h nor an ISO time") from error
 
 
-MAX_LISTED = 6
-MAX_MEMBERS = 8
+MAX_LISTED = 6  # words in a line
+MAX_MEMBERS = 8  # lines about members
 INDENT = "    "
 _MAX_CLIENTS = 3
 
-Lines = Iterator[tuple[str, str]]  # a label, "" to continue the last one, and the text
+Lines = Iterator[tuple[str, str]]
+"""Lines of text, each with its label, or "" to continue the line before."""
 
 
 def columns(lines: Lines) -> Iterator[str]:
@@ -125,7 +126,10 @@ def columns(lines: Lines) -> Iterator[str]:
 
 
 def tally(label: str, counts: Sequence[tuple[int, str, Mapping[str, int]]]) -> Lines:
-    """Yield lines such as `12 x member joined  worker-1 9, worker-2 3`."""
+    """Yield lines such as `12 x member joined  worker-1 9, worker-2 3`.
+
+    Each of `counts` has a number, what is counted, and the number for each client.
+    """
     digits = max((len(str(number)) for number, _, _ in counts), default=0)
     width = max((len(kind) for _, kind, _ in counts), default=0)
     texts = []
@@ -136,9 +140,9 @@ def tally(label: str, counts: Sequence[tuple[int, str, Mapping[str, int]]]) -> L
 
 
 def listing(label: str, texts: Iterable[str], left_out: int = 0, noun: str = "") -> Lines:
-    """Yield each text, with the label before the first one, and how many are left out, if any."""
-    for place, text in enumerate(texts):
-        yield "" if place else label, text
+    """Yield each text, with the label before the first one. If `left_out` is not 0, yield it last."""
+    for index, text in enumerate(texts):
+        yield "" if index else label, text
     if left_out > 0:
         yield "", f"and {count(left_out, f'more {noun}') if noun else f'{left_out} more'}"
 
@@ -167,24 +171,30 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def times(number: int) -> str:
+    """Return a text such as `once` or `2 times`."""
+    return "once" if number == 1 else f"{number} times"
+
+
 def trigger_text(trigger: str) -> str:
-    """Return a trigger without the time of a deadline or scan, which the rebalance has, too."""
+    """Return a trigger (a request, deadline or scan) without its time, which the rebalance shows anyway."""
     return re.sub(r" at \d+$", "", trigger)
 
 
-_UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+# The UUID that a coordinator appends to the client id. The group is its first eight characters.
+_UUID_SUFFIX = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 # A client of the consumer protocol generates its own id, a UUID. Kafka's client writes it in URL-safe Base64,
 # librdkafka in standard Base64.
-_RANDOM = re.compile(r"[A-Za-z0-9_+/-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BARE_UUID = re.compile(r"[A-Za-z0-9_+/-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def is_bare(member_id: MemberId) -> bool:
     """Return True if the id is only a UUID, which does not identify the client."""
-    return _RANDOM.fullmatch(member_id) is not None
+    return _BARE_UUID.fullmatch(member_id) is not None
 
 
 def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
-    """Return the instance id or else the client id of members whose member id is only a UUID."""
+    """Return, by member id, the instance id or else the client id of members whose id is only a UUID."""
     clients = {
         event.member_id: client
         for event in entries
@@ -195,7 +205,7 @@ def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
 
 def lasting_name(member_id: MemberId, clients: Mapping[MemberId, str]) -> str:
     """Return a member's name that stays the same when its client restarts."""
-    return clients[member_id] if member_id in clients else _UUID.sub("", member_id)
+    return clients[member_id] if member_id in clients else _UUID_SUFFIX.sub("", member_id)
 
 
 class Names:
@@ -207,11 +217,14 @@ class Names:
 
     def __init__(self, member_ids: Iterable[MemberId], clients: Mapping[MemberId, str] | None = None) -> None:
         ids = sorted(set(member_ids), key=len, reverse=True)
-        long = {m: f"{clients[m]}-{m[:8]}" if clients and m in clients else _UUID.sub(r"-\1", m) for m in ids}
+        long = {
+            m: f"{clients[m]}-{m[:8]}" if clients and m in clients else _UUID_SUFFIX.sub(r"-\1", m)
+            for m in ids
+        }
         short = {m: lasting_name(m, clients or {}) for m in ids}
-        shared = Counter(short.values())
-        self._names = {m: short[m] if shared[short[m]] == 1 else long[m] for m in ids}
-        self._longest_first = ids
+        members_with_name = Counter(short.values())
+        self._names = {m: short[m] if members_with_name[short[m]] == 1 else long[m] for m in ids}
+        self._ids = ids  # the longest first
 
     def of(self, member_id: MemberId) -> str:
         """Return the short name, or the id itself if it is unknown."""
@@ -219,11 +232,12 @@ class Names:
 
     def put_in(self, text: str) -> str:
         """Return the text with names instead of ids."""
-        return self._anywhere.sub(lambda found: self.of(found[0]), text) if self._names else text
+        return self._any_id.sub(lambda match: self.of(match[0]), text) if self._names else text
 
     @cached_property
-    def _anywhere(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(re.escape, self._longest_first)))
+    def _any_id(self) -> re.Pattern[str]:
+        # The longest id comes first, because a shorter one may be its beginning.
+        return re.compile("|".join(map(re.escape, self._ids)))
 
 
 MISSING = "-"
@@ -284,7 +298,10 @@ def topics_text(partitions: Mapping[str, Iterable[int]]) -> str:
 
 
 def holdings(assignment: bytes, protocol_type: str | None) -> str:
-    """Return the partitions of an assignment, such as `orders 0-3 7, prices 1`."""
+    """Return the partitions of an assignment, such as `orders 0-3 7, prices 1`, or `-` if it has none.
+
+    For an assignment that is not of Kafka's consumers, return its size.
+    """
     if not assignment:
         return "-"
     if protocol_type != PROTOCOL_TYPE:

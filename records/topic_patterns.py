@@ -1,6 +1,7 @@
-"""The resolver of subscribed patterns for the gateway and the topic watcher. No IO. Patterns are RE2, as in
-Kafka, which uses RE2/J: they match a topic's whole name, are case-sensitive, and have no look-arounds or back
-references. Source: TopicRegexResolver.java, Utils.throwIfRegularExpressionIsInvalid.
+"""The resolver of subscribed patterns for the gateway, and for the topic watcher, which sends groups the
+metadata of topics. No IO. Patterns are RE2, as in Kafka, which uses RE2/J: they match a topic's whole name,
+are case-sensitive, and have no look-arounds or back references. Source: TopicRegexResolver.java,
+Utils.throwIfRegularExpressionIsInvalid.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,17 +16,17 @@ from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.layout import KAFKAS_INTERNAL_TOPICS
 
-# Clients choose the patterns, so memory and time are bounded. RE2's own limit of memory is 8 MiB for each
-# pattern. One name of 200 letters then takes up to 2 s, because the time grows with the pattern's program.
-_PATTERN_MAX_BYTES = 512 * 1024
-_COMPILED_PATTERNS = 128
+# Clients choose the patterns, so memory and time are bounded. RE2's own memory limit, 8 MiB for each pattern,
+# is too high: one name of 200 letters takes up to 2 s, because the time grows with the compiled pattern.
+_PATTERN_MAX_BYTES = 512 * 1024  # RE2's limit on the memory of one compiled pattern
+_CACHED_PATTERNS_MAX = 128
 MATCHING_MAX_S = 2.0
 
 _DIGEST_BYTES = 16
 
 
 class MatchingTooSlow(re2.error):  # type: ignore[misc]
-    """Matching the pattern to this cluster's topics takes too long."""
+    """Matching the pattern to this cluster's topics takes longer than `MATCHING_MAX_S`."""
 
 
 def resolve(
@@ -34,8 +35,8 @@ def resolve(
     """Return the topics that the pattern matches, or an error.
 
     A pattern has an error if it is not RE2, or takes longer than `MATCHING_MAX_S`. `topics` are the topics of
-    the cluster, read at `at_ms`. Kafka's internal topics and the topics in `internal` are left out (row RX7).
-    Kafka itself matches them, so a consumer of `.*` reads `__consumer_offsets`.
+    the cluster, read at `at_ms`. Kafka's internal topics and the topics in `internal` are left out (row RX7
+    of docs/rules-consumer.md). Kafka itself matches them, so a consumer of `.*` reads `__consumer_offsets`.
     """
     try:
         matched = matching(pattern, topics, internal)
@@ -45,29 +46,30 @@ def resolve(
 
 
 def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()) -> list[str]:
-    """Return the sorted names that the pattern matches. Raises re2.error, and its subclass
-    MatchingTooSlow.
+    """Return the sorted names that the pattern matches, except internal ones. Raises re2.error, and its
+    subclass MatchingTooSlow.
     """
     expression = compiled(pattern)
-    until_s = monotonic() + MATCHING_MAX_S
+    deadline_s = monotonic() + MATCHING_MAX_S
     matched = []
     for name in topics:
         if name not in KAFKAS_INTERNAL_TOPICS and name not in internal and expression.fullmatch(name):
             matched.append(name)
-        if monotonic() > until_s:
+        if monotonic() > deadline_s:
             raise MatchingTooSlow(f"it takes longer than {MATCHING_MAX_S:g} s to match the topics")
     return sorted(matched)
 
 
 def digest(topics: Iterable[str]) -> str:
-    """Return the digest of the sorted names of the topics that a pattern matches.
+    """Return the digest of the topics that a pattern matches. `topics` are their names, sorted.
 
-    By the digest a group notices new topics, even those that it may not DESCRIBE.
+    By a changed digest a group sees that the matches have changed, even among topics that its members may not
+    DESCRIBE.
     """
     return blake2b("\n".join(topics).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-@lru_cache(_COMPILED_PATTERNS)
+@lru_cache(_CACHED_PATTERNS_MAX)
 def compiled(pattern: str) -> Any:
     """Return the compiled pattern. Raises re2.error."""
     options = re2.Options()
@@ -77,6 +79,6 @@ def compiled(pattern: str) -> Any:
 
 
 def error_text(error: Exception) -> str:
-    """Return RE2's error text for a pattern without a result."""
+    """Return the text of RE2's error for a pattern, decoded if it is bytes."""
     text = error.args[0] if error.args else str(error)
     return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

@@ -1,5 +1,5 @@
-"""The size limits of existing topics. The coordinator and every gateway read them at their start, so they
-agree.
+"""The size limits of existing topics. The coordinator and every gateway read them at their start, so that
+all use the same limits.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
-    CREATED,
     LEAST_REQUESTS_TOPIC_BYTES,
     LEAST_RESPONSES_TOPIC_BYTES,
+    NEW_TOPIC_LIMITS,
     SizeLimits,
     TopicLayout,
     size_limits,
@@ -29,18 +29,20 @@ log = structlog.get_logger()
 def topic_settings(admin: KafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return all settings of each topic, including the brokers' defaults. Raises KafkaError.
 
-    A topic that does not exist, or whose settings may not be read, has none.
+    A topic that does not exist, or whose settings may not be read, gets an empty dict.
     """
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
     answer: dict[str, Any] = admin.describe_configs(resources, config_filter="all")
-    by_topic = next(iter(answer.values()))
-    return {topic: {name: str(c["value"]) for name, c in by_topic[topic].items()} for topic in topics}
+    by_topic = next(iter(answer.values()))  # by topic and name; the only key of `answer` is the resource type
+    return {
+        topic: {name: str(config["value"]) for name, config in by_topic[topic].items()} for topic in topics
+    }
 
 
 def with_topic_sizes(client_config: ClientConfig, layout: TopicLayout) -> TopicLayout:
     """Return the layout with the limits of the existing topics, and log them. Raises KafkaError.
 
-    Without DESCRIBE_CONFIGS on a topic, its limit is the minimum for such a topic.
+    Without permission to DESCRIBE_CONFIGS of a topic, its limit is taken to be the smallest permitted one.
     """
     topics = layout.requests_topic, layout.responses_topic
     with closing(kafka_clients.admin(client_config)) as admin:
@@ -51,28 +53,29 @@ def with_topic_sizes(client_config: ClientConfig, layout: TopicLayout) -> TopicL
             f"{MAX_MESSAGE_BYTES} of topics cannot be read, so the least is assumed: allow DESCRIBE_CONFIGS",
             topics=unread,
         )
-    least = LEAST_REQUESTS_TOPIC_BYTES, LEAST_RESPONSES_TOPIC_BYTES
+    minimums = LEAST_REQUESTS_TOPIC_BYTES, LEAST_RESPONSES_TOPIC_BYTES
     sizes = size_limits(
         *(
-            int(settings[topic].get(MAX_MESSAGE_BYTES, least_bytes))
-            for topic, least_bytes in zip(topics, least, strict=True)
+            int(settings[topic].get(MAX_MESSAGE_BYTES, min_bytes))
+            for topic, min_bytes in zip(topics, minimums, strict=True)
         )
     )
-    _report(layout, sizes)
+    _log_sizes(layout, sizes)
     return layout.with_sizes(sizes)
 
 
-def _report(layout: TopicLayout, sizes: SizeLimits) -> None:
+def _log_sizes(layout: TopicLayout, sizes: SizeLimits) -> None:
+    """Log the limits. Warn of a topic with lower limits than this project gives a new topic."""
     log.info("limits on sizes", **sizes._asdict())
-    for topic, found_bytes, created_bytes in (
-        (layout.requests_topic, sizes.request_max_bytes, CREATED.request_max_bytes),
-        (layout.responses_topic, sizes.response_max_bytes, CREATED.response_max_bytes),
+    for topic, max_bytes, new_max_bytes in (
+        (layout.requests_topic, sizes.request_max_bytes, NEW_TOPIC_LIMITS.request_max_bytes),
+        (layout.responses_topic, sizes.response_max_bytes, NEW_TOPIC_LIMITS.response_max_bytes),
     ):
-        if found_bytes < created_bytes:
+        if max_bytes < new_max_bytes:
             log.warning(
                 "a topic carries smaller records than a new one would",
                 topic=topic,
-                max_bytes=found_bytes,
-                new_max_bytes=created_bytes,
+                max_bytes=max_bytes,
+                new_max_bytes=new_max_bytes,
                 remedy=f"raise {MAX_MESSAGE_BYTES}, then restart the coordinator and its gateways",
             )

@@ -1,5 +1,5 @@
-"""The shortening of records. A record larger than its topic allows would fail the sink, and so the batch,
-every time.
+"""The shortening of records. A record larger than its topic allows would make the query's sink fail, and so
+the batch, at every retry.
 """
 
 from collections.abc import Callable
@@ -26,44 +26,53 @@ from kafka_why.contract.rocketmq.requests import AnyResponse as RocketMqResponse
 from kafka_why.contract.rocketmq.requests import Response as RocketMqResponseBase
 from kafka_why.contract.rocketmq.requests import ResponseCode
 
-# The remaining length of a sentence that lists members, in a shortened record.
+# The maximum length of a sentence that lists members, in a shortened record.
 SHORTENED_TEXT_CHARS = 16_384
-# The maximum of topics and patterns that a group waits for, in such a record.
+# The maximum number of topics, of patterns, and of a task's partitions that a group waits for, in a shortened
+# record.
 AWAITED_MAX = 1_000
 
 T = TypeVar("T", bound=Struct)
 
 
 def encode_view(view: StoredView, max_bytes: int) -> bytes:
-    """Encode a record of the groups topic, shortened if it is too large.
+    """Encode a view, the published state of a group, as a record of the groups topic.
 
-    Until it fits, these are left out, in this order: the members' details, the members, the known topics, the
-    topics that the group waits for. In the last case, only the first partitions of share coordinators' tasks
-    stay.
+    A RocketMQ view that is too large has no connections. Of another one, parts are left out in this order
+    until it fits:
+
+    1. the members' details,
+    2. the members,
+    3. the known topics,
+    4. the topics that the group waits for, and the tasks of the share coordinator, except the first
+       partitions of the oldest task.
     """
     if isinstance(view, ConfigsView):
         return encode(view)
     if isinstance(view, RocketMqSnapshot):
-        return _encode_within(view, max_bytes, _without_connections)
+        return _encode_within(view, max_bytes, _rocketmq_view_without_connections)
     return _encode_within(
         view,
         max_bytes,
-        _view_without_bytes,
+        _view_without_member_details,
         _view_without_members,
         _view_without_known_topics,
-        _view_without_topics,
+        _view_without_awaited_topics,
     )
 
 
 def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
     """Encode a record of the events topic. If it is too large, its lists are left out."""
     if isinstance(event, RocketMqHistoryEntry):
-        return _encode_within(event, max_bytes, _event_without_connections)
+        return _encode_within(event, max_bytes, _rocketmq_event_without_connections)
     return _encode_within(event, max_bytes, _event_without_assignments, _event_without_members)
 
 
 def too_large_error(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketMqResponse:
-    """Return the replacement of a response that is too large: only an error, as brokers answer."""
+    """Return an error of the same type, as a broker would send it, to replace a response that is too large.
+
+    An ErrorResponse only loses its text.
+    """
     if isinstance(response, ErrorResponse):
         return structs.replace(response, error_message="")
     if isinstance(response, RocketMqResponseBase):
@@ -83,24 +92,27 @@ def too_large_error(response: AnyResponse | RocketMqResponse) -> AnyResponse | R
     )
 
 
-def _encode_within(record: T, max_bytes: int, *shorten: Callable[[T], T]) -> bytes:
-    """Encode the record, and shorten it as often as needed."""
+def _encode_within(record: T, max_bytes: int, *shortenings: Callable[[T], T]) -> bytes:
+    """Encode the record. While it is too large, apply the next of the functions that shorten it.
+
+    Each function gets the result of the one before it.
+    """
     value = encode(record)
-    for shorter in shorten:
+    for shorten in shortenings:
         if len(value) <= max_bytes:
             break
-        record = shorter(record)
+        record = shorten(record)
         value = encode(record)
     return value
 
 
-def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
+def _view_without_member_details(view: GroupSnapshot) -> GroupSnapshot:
     return structs.replace(
-        view, members=[_member_without_partitions(member) for member in view.members], truncated=True
+        view, members=[_member_without_details(member) for member in view.members], truncated=True
     )
 
 
-def _member_without_partitions(member: MemberSnapshot) -> MemberSnapshot:
+def _member_without_details(member: MemberSnapshot) -> MemberSnapshot:
     consumer = member.consumer
     if consumer:
         consumer = structs.replace(consumer, subscribed_topic_names=[], assigned={}, revoking={}, target={})
@@ -118,14 +130,14 @@ def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
-    """Return the group without its known topics."""
     consumer = view.consumer
     if consumer:
         consumer = structs.replace(
             consumer,
             topics={},
             resolved_regexes={},
-            # Some unknown topics stay, because the topic watcher reads them here. The others follow later.
+            # Some unknown topics stay, because the topic watcher reads them here. When it has reported them,
+            # the view has the next ones.
             unknown_topics=consumer.unknown_topics[:AWAITED_MAX],
             unresolved_regexes=consumer.unresolved_regexes[:AWAITED_MAX],
             checked_regexes=UNSET,
@@ -136,32 +148,35 @@ def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _without_subtopologies(streams: StreamsSnapshot) -> StreamsSnapshot:
-    why = streams.not_ready
+    reason = streams.not_ready
     return structs.replace(
         streams,
         subtopologies={},
         stateful=UNSET,
-        not_ready=why if why is UNSET else why[:SHORTENED_TEXT_CHARS],
+        not_ready=reason if reason is UNSET else reason[:SHORTENED_TEXT_CHARS],
     )
 
 
-def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:
+def _view_without_awaited_topics(view: GroupSnapshot) -> GroupSnapshot:
     consumer = view.consumer
     if consumer:
         share = consumer.share
         if share and share.tasks:
-            share = structs.replace(share, tasks=_first_tasks(share.tasks))
+            share = structs.replace(share, tasks=_first_partitions(share.tasks))
         consumer = structs.replace(consumer, unknown_topics=[], unresolved_regexes=[], share=share)
     return structs.replace(view, consumer=consumer)
 
 
-def _first_tasks(tasks: list[ShareTask]) -> list[ShareTask]:
-    """Return the first partitions of the oldest task. The others follow when these have their outcome."""
+def _first_partitions(tasks: list[ShareTask]) -> list[ShareTask]:
+    """Return the oldest task with the first partitions of its first topic.
+
+    When these are done, the view has the next ones.
+    """
     topics = [structs.replace(t, partitions=t.partitions[:AWAITED_MAX]) for t in tasks[0].topics[:1]]
     return [structs.replace(tasks[0], topics=topics)]
 
 
-def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:
+def _rocketmq_view_without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:
     return structs.replace(
         view,
         consumers=[],
@@ -177,7 +192,14 @@ def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:
 
 def _event_without_assignments(event: HistoryEntry) -> HistoryEntry:
     return structs.replace(
-        event, assignments=None, subscriptions=None, targets=None, assigned=None, revoking=None, awaiting=None
+        event,
+        assignments=None,
+        subscriptions=None,
+        targets=None,
+        assigned=None,
+        revoking=None,
+        awaiting=None,
+        task_states=None,
     )
 
 
@@ -192,6 +214,6 @@ def _event_without_members(event: HistoryEntry) -> HistoryEntry:
     )
 
 
-def _event_without_connections(event: RocketMqHistoryEntry) -> RocketMqHistoryEntry:
+def _rocketmq_event_without_connections(event: RocketMqHistoryEntry) -> RocketMqHistoryEntry:
     reason = event.reason[:SHORTENED_TEXT_CHARS]
     return structs.replace(event, connections=None, topics=None, subscriptions=None, reason=reason)

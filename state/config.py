@@ -1,10 +1,12 @@
 """The coordinator's settings: Kafka's under Kafka's names, RocketMQ's with the prefix `rocketmq.`.
 
-Settings of the consumer protocol (KIP-848) have the bounds of rows CF1 to CF15, those of share groups
-(KIP-932) of SN1 to SN5. A setting is an input of the core, as a request is: the same log under the same
-settings has the same outcome. Source: GroupCoordinatorConfig.java, BrokerConfig.java.
+Rows CF1 to CF15 of docs/rules-consumer.md bound the settings of the consumer protocol (KIP-848), and rows SN1
+to SN5 of docs/rules-share.md those of share groups (KIP-932). Settings are an input of the core, as requests
+are: the same log with the same settings has the same outcome. Source: GroupCoordinatorConfig.java,
+BrokerConfig.java.
 """
 
+import difflib
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,10 +19,9 @@ from msgspec import Struct
 
 from assignors.kafka import BROKER_ASSIGNORS
 from kafka_why.contract.messages import SettingValue
-from kafka_why.contract.rocketmq.requests import MessageRequestMode
 from kafka_why.numbers import INT32_MAX, OutOfRange, parse_whole_number, shortened
 
-# Internal in Kafka: a new member is removed when its first JoinGroup was parked for this time.
+# A constant in Kafka: a new member is removed if its first JoinGroup has waited for an answer for this time.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 # An assignment of 20,000 partitions by the coordinator takes at most 2 s (`sticky`, members that subscribe to
@@ -40,7 +41,7 @@ PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS = 120_000
 
 
 class MigrationPolicy(StrEnum):
-    """Which conversions of a group with members are allowed (rows PO1 to PO4).
+    """The allowed conversions of a group with members (rows PO1 to PO4).
 
     Upgrade: from the classic protocol to the consumer protocol. Downgrade: the other way.
     """
@@ -74,7 +75,8 @@ def whole_number(name: str, given: SettingValue, at_least: int, at_most: int = I
         raise ConfigError(f"{name} must be a whole number, not {shortened(text)!r}") from None
 
 
-def _names(name: str, given: SettingValue, known: tuple[str, ...]) -> tuple[str, ...]:
+def _parse_names(name: str, given: SettingValue, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the comma-separated names of a setting. Raise ConfigError if one is unknown or occurs twice."""
     names = tuple(part.strip() for part in str(given).split(","))
     unknown = [n for n in names if n not in known]
     if unknown:
@@ -85,66 +87,75 @@ def _names(name: str, given: SettingValue, known: tuple[str, ...]) -> tuple[str,
 
 
 def _rebalance_protocols(name: str, given: SettingValue) -> tuple[str, ...]:
-    protocols = _names(name, given, (CLASSIC, CONSUMER, STREAMS))
+    protocols = _parse_names(name, given, (CLASSIC, CONSUMER, STREAMS))
     if CLASSIC not in protocols:
         raise ConfigError(f"{name} must have {CLASSIC!r}, which cannot be switched off in Kafka")
     return protocols
 
 
+_BOOLEANS = ("true", "false")
+
+
+def _one_of(name: str, given: SettingValue, known: Sequence[str]) -> str:
+    """Return the value of a setting in lower case. Raise ConfigError if it is not one of `known`."""
+    text = str(given).lower()
+    if text not in known:
+        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {given!r}")
+    return text
+
+
 def _migration_policy(name: str, given: SettingValue) -> MigrationPolicy:
-    try:
-        return MigrationPolicy(str(given).lower())
-    except ValueError:
-        raise ConfigError(f"{name} must be one of {', '.join(MigrationPolicy)}, not {given!r}") from None
+    return MigrationPolicy(_one_of(name, given, tuple(MigrationPolicy)))
 
 
 def _boolean(name: str, given: SettingValue) -> bool:
-    text = str(given).lower()
-    if text not in ("true", "false"):
-        raise ConfigError(f"{name} must be true or false, not {given!r}")
-    return text == "true"
+    return _one_of(name, given, _BOOLEANS) == "true"
 
 
-def _given_tags(name: str, given: SettingValue) -> str:
-    return tags(name, str(given))
+def _tags(name: str, given: SettingValue) -> str:
+    """Return comma-separated names without spaces, "" for none. Raise ConfigError if a name is empty or
+    occurs twice.
+    """
+    names = [tag.strip() for tag in str(given).split(",")] if str(given).strip() else []
+    if not all(names) or len(set(names)) < len(names):
+        raise ConfigError(f"{name} must be a list of different names, not {given!r}")
+    return ",".join(names)
 
 
-def _named(name: str, read: Callable[[str, SettingValue], Any]) -> dict[str, Any]:
-    """Return the metadata of a setting: its dotted name without the prefix of its part, and the parser of a
-    given value (may raise ConfigError).
+def _metadata(name: str, read: Callable[[str, SettingValue], Any]) -> dict[str, Any]:
+    """Return the metadata of a setting's field.
+
+    `name` is the dotted name, without the prefix if the field is in one of `_PARTS`. `read` parses a given
+    value, or raises ConfigError.
     """
     return {"name": name, "read": read}
 
 
 def _setting(name: str, default: int, *, at_least: int = -(2**31), at_most: int = INT32_MAX) -> int:
+    """Return a dataclass field, typed as its value, for a setting that is a whole number."""
     read = partial(whole_number, at_least=at_least, at_most=at_most)
-    value: int = field(default=default, metadata=_named(name, read))
+    value: int = field(default=default, metadata=_metadata(name, read))
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """A RocketMQ broker's settings with RocketMQ's defaults. Only the times, in milliseconds, can be set.
+    """A RocketMQ broker's settings with RocketMQ's defaults. Users can set the times, in milliseconds.
 
     `scan_interval_ms` is the time between two scans for silent connections (ClientHousekeepingService).
-    `lock_max_live_ms` is the lifetime of a queue's lock (rocketmq.broker.rebalance.lockMaxLiveTime).
+    `lock_max_live_ms` is the lifetime of a queue's lock (rocketmq.broker.rebalance.lockMaxLiveTime). If
+    `enable_fast_channel_event_process` is True, a broadcasting group, too, is notified of closed connections.
     """
 
-    broker_name: str = "broker"
     channel_expired_timeout_ms: int = _setting("channel.expired.timeout.ms", 120_000, at_least=1)
     scan_interval_ms: int = _setting("scan.interval.ms", 10_000, at_least=1)
     lock_max_live_ms: int = _setting("lock.max.live.ms", 60_000, at_least=1)
-    notify_consumer_ids_changed_enable: bool = True
     enable_fast_channel_event_process: bool = False
-    reject_pull_consumer_enable: bool = False
-    server_load_balancer_enable: bool = True
-    default_message_request_mode: MessageRequestMode = MessageRequestMode.PULL
-    default_pop_share_queue_num: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ModernGroupConfig:
-    """The settings, in milliseconds, that Kafka has for each protocol of groups with epochs."""
+    """The settings, in milliseconds, that the consumer, share and streams protocols each have."""
 
     session_timeout_ms: int = _setting("session.timeout.ms", 45_000, at_least=1)
     min_session_timeout_ms: int = _setting("min.session.timeout.ms", 45_000, at_least=1)
@@ -159,17 +170,22 @@ class ModernGroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """All settings that the core reads. Times are in milliseconds, sizes in members.
+    """All settings that the core reads. Times are in milliseconds; `max_size` counts members.
 
-    `group_max_partitions` is not a Kafka setting. It bounds the number of partitions that the coordinator
-    assigns to one group.
+    Kafka does not have these settings:
 
-    `regex_resolve_at_once` is not a Kafka setting either. If it is True, a request that reports a pattern's
-    topics resolves the pattern at once (row RX3). If it is False, the result comes later, as in Kafka.
-    `share_assign_at_once`: a share group's initialized partitions are assigned by the next heartbeat. If it
-    is False, they wait for the end of the assignment interval, as in Kafka.
+    `group_max_partitions` bounds the number of partitions that the coordinator assigns to one group.
 
-    `member_id_namespace` is the secret UUID from which member ids are derived. It is pinned in the checkpoint
+    If `regex_resolve_at_once` is True, a request that reports the topics that match a pattern resolves the
+    pattern at once (row RX3). If it is False, the result comes later, as in Kafka.
+
+    If `share_assign_at_once` is True, the next heartbeat assigns a share group's initialized partitions. If
+    it is False, they wait for the end of the assignment interval, as in Kafka.
+
+    If `streams_topology_replace_when_empty` is True, a member may join an Empty streams group with another
+    topology (row KSB6). If it is False, such a member is refused, as in Kafka.
+
+    `member_id_namespace` is the secret UUID from which member ids are derived. It is stored in the checkpoint
     and never published.
     """
 
@@ -181,18 +197,18 @@ class CoordinatorConfig:
     group_consumer_max_size: int = _setting("group.consumer.max.size", INT32_MAX, at_least=1)
     group_consumer_assignors: tuple[str, ...] = field(
         default=tuple(BROKER_ASSIGNORS),
-        metadata=_named("group.consumer.assignors", partial(_names, known=tuple(BROKER_ASSIGNORS))),
+        metadata=_metadata("group.consumer.assignors", partial(_parse_names, known=tuple(BROKER_ASSIGNORS))),
     )
     group_consumer_migration_policy: MigrationPolicy = field(
         default=MigrationPolicy.BIDIRECTIONAL,
-        metadata=_named("group.consumer.migration.policy", _migration_policy),
+        metadata=_metadata("group.consumer.migration.policy", _migration_policy),
     )
     group_consumer_regex_refresh_interval_ms: int = _setting(
         "group.consumer.regex.refresh.interval.ms", 600_000, at_least=10_000
     )
     group_coordinator_rebalance_protocols: tuple[str, ...] = field(
         default=(CLASSIC, CONSUMER, STREAMS),
-        metadata=_named("group.coordinator.rebalance.protocols", _rebalance_protocols),
+        metadata=_metadata("group.coordinator.rebalance.protocols", _rebalance_protocols),
     )
     group_share: ModernGroupConfig = ModernGroupConfig()
     group_share_max_size: int = _setting("group.share.max.size", 200, at_least=1, at_most=1_000)
@@ -204,7 +220,7 @@ class CoordinatorConfig:
     group_streams_num_standby_replicas: int = _setting("group.streams.num.standby.replicas", 0, at_least=0)
     group_streams_max_standby_replicas: int = _setting("group.streams.max.standby.replicas", 2, at_least=0)
     group_streams_rack_aware_assignment_tags: str = field(
-        default="", metadata=_named("group.streams.rack.aware.assignment.tags", _given_tags)
+        default="", metadata=_metadata("group.streams.rack.aware.assignment.tags", _tags)
     )
     group_streams_acceptable_recovery_lag: int = _setting(
         "group.streams.acceptable.recovery.lag", 10_000, at_least=0, at_most=_INT64_MAX
@@ -216,13 +232,13 @@ class CoordinatorConfig:
         "group.streams.min.task.offset.interval.ms", 15_000, at_least=1
     )
     streams_topology_replace_when_empty: bool = field(
-        default=False, metadata=_named("coordinator.streams.topology.replace.when.empty", _boolean)
+        default=False, metadata=_metadata("coordinator.streams.topology.replace.when.empty", _boolean)
     )
     share_assign_at_once: bool = field(
-        default=True, metadata=_named("coordinator.share.assign.at.once", _boolean)
+        default=True, metadata=_metadata("coordinator.share.assign.at.once", _boolean)
     )
     regex_resolve_at_once: bool = field(
-        default=True, metadata=_named("coordinator.regex.resolve.at.once", _boolean)
+        default=True, metadata=_metadata("coordinator.regex.resolve.at.once", _boolean)
     )
     group_max_partitions: int = _setting("group.max.partitions", GROUP_MAX_PARTITIONS, at_least=1)
     offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4_096)
@@ -252,37 +268,43 @@ class CoordinatorConfig:
 
         Raises ConfigError with the setting, the given value and the allowed values.
         """
-        known = {name: (part, setting) for name, part, setting in self._known()}
-        changes: dict[str, dict[str, Any]] = {part: {} for part in ("", *_PARTS)}
+        known = {name: (part, setting) for name, part, setting in self._setting_fields()}
+        changes: dict[str, dict[str, Any]] = {part: {} for part in ("", *_PARTS)}  # by part and field
         for name, given in settings.items():
             if name not in known:
-                raise ConfigError(f"unknown setting {name!r}; known are: {', '.join(sorted(known))}")
+                similar = difflib.get_close_matches(name, sorted(known))
+                hint = f"did you mean {' or '.join(similar)}? " if similar else ""
+                raise ConfigError(f"unknown setting {name!r}; {hint}known are: {', '.join(sorted(known))}")
             part, setting = known[name]
             changes[part][setting.name] = setting.metadata["read"](name, given)
-        own = changes.pop("")
-        parts = {part: replace(getattr(self, part), **of_part) for part, of_part in changes.items()}
-        changed = replace(self, **own, **parts)
+        own_changes = changes.pop("")
+        parts = {part: replace(getattr(self, part), **part_changes) for part, part_changes in changes.items()}
+        changed = replace(self, **own_changes, **parts)
         changed._check_together()
         return changed
 
-    def _known(self) -> Iterator[tuple[str, str, Field[Any]]]:
-        """Yield the dotted name of each setting, the part that has it ("" for this object), and its field."""
+    def _setting_fields(self) -> Iterator[tuple[str, str, Field[Any]]]:
+        """Yield the dotted name of each setting, its part ("" if it is in no part), and its field."""
         for part in ("", *_PARTS):
             prefix = part.replace("_", ".") + "." if part else ""
-            for setting in fields(getattr(self, part) if part else self):
+            for setting in fields(self._owner(part)):
                 if setting.metadata:
                     yield prefix + setting.metadata["name"], part, setting
+
+    def _owner(self, part: str) -> Any:
+        """Return the object that has the settings of `part`: a field of `_PARTS`, or this object for ""."""
+        return getattr(self, part) if part else self
 
     def settings(self) -> dict[str, SettingValue]:
         """Return every setting by its dotted name, in the form that `with_settings` accepts."""
         return {
-            name: _shown(getattr(getattr(self, part) if part else self, setting.name))
-            for name, part, setting in self._known()
+            name: _to_setting_value(getattr(self._owner(part), setting.name))
+            for name, part, setting in self._setting_fields()
         }
 
     def _check_together(self) -> None:
         """Raise ConfigError if two settings contradict each other."""
-        given = self.settings()
+        values = self.settings()
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
                 f"group.min.session.timeout.ms ({self.group_min_session_timeout_ms}) is above "
@@ -290,35 +312,35 @@ class CoordinatorConfig:
                 "no member could ever join"
             )
         for protocol in (CONSUMER, SHARE, STREAMS):
-            _check_protocol(given, f"group.{protocol}")
-        for what, bound, is_within in (
-            ("num.standby.replicas", "max.standby.replicas", int.__le__),
-            ("task.offset.interval.ms", "min.task.offset.interval.ms", int.__ge__),
+            _check_protocol(values, f"group.{protocol}")
+        for lower, upper in (
+            ("group.streams.num.standby.replicas", "group.streams.max.standby.replicas"),
+            ("group.streams.min.task.offset.interval.ms", "group.streams.task.offset.interval.ms"),
         ):
-            name, limit = f"group.streams.{what}", f"group.streams.{bound}"
-            if not is_within(int(given[name]), int(given[limit])):
-                raise ConfigError(f"{name} ({given[name]}) is not within {limit} ({given[limit]})")
+            if int(values[lower]) > int(values[upper]):
+                raise ConfigError(f"{lower} ({values[lower]}) is above {upper} ({values[upper]})")
 
 
-def _check_protocol(given: Mapping[str, SettingValue], prefix: str) -> None:
-    """Raise ConfigError if two settings of the groups of one protocol contradict each other."""
-    for what in ("session.timeout", "heartbeat.interval", "assignment.interval"):
-        name, least, most = (f"{prefix}.{bound}{what}.ms" for bound in ("", "min.", "max."))
-        if not int(given[least]) <= int(given[most]):
-            raise ConfigError(f"{least} ({given[least]}) is above {most} ({given[most]})")
-        if not int(given[least]) <= int(given[name]) <= int(given[most]):
+def _check_protocol(values: Mapping[str, SettingValue], prefix: str) -> None:
+    """Raise ConfigError if two settings with this prefix contradict each other."""
+    for time in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
+        name, lower, upper = f"{prefix}.{time}", f"{prefix}.min.{time}", f"{prefix}.max.{time}"
+        if int(values[lower]) > int(values[upper]):
+            raise ConfigError(f"{lower} ({values[lower]}) is above {upper} ({values[upper]})")
+        if not int(values[lower]) <= int(values[name]) <= int(values[upper]):
             raise ConfigError(
-                f"{name} ({given[name]}) is not from {least} ({given[least]}) to {most} ({given[most]})"
+                f"{name} ({values[name]}) is not from {lower} ({values[lower]}) to {upper} ({values[upper]})"
             )
     interval, session = f"{prefix}.heartbeat.interval.ms", f"{prefix}.session.timeout.ms"
-    if int(given[interval]) >= int(given[session]):
+    if int(values[interval]) >= int(values[session]):
         raise ConfigError(
-            f"{interval} ({given[interval]}) is not below {session} ({given[session]}): "
+            f"{interval} ({values[interval]}) is not below {session} ({values[session]}): "
             "sessions would end between two heartbeats"
         )
 
 
-def _shown(value: int | str | tuple[str, ...]) -> SettingValue:
+def _to_setting_value(value: int | str | tuple[str, ...]) -> SettingValue:
+    """Return the value of a field in the form that `with_settings` accepts."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -343,35 +365,30 @@ class Configs(Struct, frozen=True):
 
     def at(self, now_ms: int) -> CoordinatorConfig:
         """Return the configuration in force at a time."""
-        changed = self.changed_before(now_ms)
-        return self.changes[changed - 1].config if changed else self.first
+        count = self.changed_before(now_ms)
+        return self.changes[count - 1].config if count else self.first
 
     def changed_before(self, now_ms: int) -> int:
         """Return the number of changes whose `after_ms` is before this time."""
-        return bisect_left(self.changes, now_ms, key=_after)
+        return bisect_left(self.changes, now_ms, key=lambda change: change.after_ms)
 
     def each(self, function: Callable[[CoordinatorConfig], CoordinatorConfig]) -> "Configs":
-        """Apply the function to each configuration, and return the results with the times unchanged."""
+        """Return a copy in which each configuration is replaced by the function's result for it."""
         changes = [ConfigChange(change.after_ms, function(change.config)) for change in self.changes]
         return Configs(function(self.first), changes)
 
 
-def _after(change: ConfigChange) -> int:
-    return change.after_ms
-
-
-# A group's own settings, and those of protocols that the coordinator does not implement.
-
-
 # A group's own settings, for all protocols. Rows CF19 to CF22.
 #
-# Each protocol has its own (`KafkaProtocol.settings`). A group's own value stays stored when the
-# coordinator's bounds change, and is clamped where it is used (KIP-1240). Source: GroupConfig.java,
+# Each protocol lists the settings of its groups (`KafkaProtocol.settings`). A group's own value stays stored
+# when the coordinator's bounds change, and is clamped where it is used (KIP-1240). Source: GroupConfig.java,
 # GroupConfigManager.java.
 
 
 class SettingBounds(Struct, frozen=True):
-    """The coordinator's value of a setting, the default of groups, and the bounds of both."""
+    """The bounds of a group's value for a setting. `value` is the coordinator's own value, which applies to
+    groups without a value.
+    """
 
     value: int
     at_least: int
@@ -379,7 +396,7 @@ class SettingBounds(Struct, frozen=True):
 
 
 class GroupSetting(Struct, frozen=True):
-    """A setting by Kafka's name. `row` refuses a value out of bounds."""
+    """A setting of a group, under Kafka's name. `row` is the rule that refuses a value out of bounds."""
 
     name: str
     row: str
@@ -389,36 +406,46 @@ class GroupSetting(Struct, frozen=True):
 def values_in_force(
     settings: Iterable[GroupSetting], configs: Mapping[str, SettingValue], config: CoordinatorConfig
 ) -> dict[str, int]:
-    """Return each setting's value in force for a group whose own settings are `configs`."""
-    return {setting.name: _value(setting, configs, config) for setting in settings}
+    """Return each setting's value in force for a group whose own settings are `configs`: the group's value
+    within the setting's bounds, or the coordinator's value if the group has none.
+    """
+    return {setting.name: _value_in_force(setting, configs, config) for setting in settings}
 
 
-def _value(setting: GroupSetting, configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> int:
+def _value_in_force(
+    setting: GroupSetting, configs: Mapping[str, SettingValue], config: CoordinatorConfig
+) -> int:
     bounds = setting.bounds(config)
     if setting.name not in configs:
         return bounds.value
     return min(max(int(configs[setting.name]), bounds.at_least), bounds.at_most)
 
 
-# Settings of protocols that the coordinator does not have: stored, but without effect.
+# Settings of groups that have no effect here: the coordinator only stores them.
 #
 # A value has to be valid for Kafka under the brokers' default settings. Source: GroupConfig.java,
 # ShareGroupConfig.java, GroupCoordinatorConfig.java.
 
 
+# A java.time.Duration in ISO 8601, such as `P1DT2H` or `PT1.5S`. The lookaheads demand that something follows
+# the P and the T.
 _DURATION = r"P(?=.)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d{1,9})?S)?)?"
-_RESET = re.compile(rf"earliest|latest|by_duration:{_DURATION}", re.IGNORECASE)
+_OFFSET_RESET = re.compile(rf"earliest|latest|by_duration:{_DURATION}", re.IGNORECASE)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{0,249}")
 
 BOOLEAN, STRING, INT, LIST = 1, 2, 3, 7
+"""Types of settings in a DescribeConfigsResponse."""
 
 ReadSetting = Callable[[str, str], SettingValue]
+"""A function that parses a given value. It takes the setting's name and the value, or raises ConfigError."""
 
 
 class StoredSetting(Struct, frozen=True):
-    """A setting by Kafka's name, with Kafka's default. `read` parses a given value, or raises ConfigError.
-    `config_type` is that of a DescribeConfigsResponse. `of_coordinator` returns the coordinator's own value,
-    which is the default of groups; None if the coordinator has no such setting.
+    """A setting of a group that is only stored, under Kafka's name and with Kafka's default.
+
+    `read` parses a given value, or raises ConfigError. `config_type` is the type in a
+    DescribeConfigsResponse. `of_coordinator` returns the coordinator's own value, which replaces Kafka's
+    default. It is None if the coordinator has no such setting.
     """
 
     name: str
@@ -428,64 +455,48 @@ class StoredSetting(Struct, frozen=True):
     of_coordinator: Callable[[CoordinatorConfig], str] | None = None
 
     def default_of(self, config: CoordinatorConfig) -> str:
-        """Return the default of groups."""
+        """Return the value that applies to groups without a value of their own."""
         return self.default if self.of_coordinator is None else self.of_coordinator(config)
 
 
-def _number(name: str, default: int, at_least: int, at_most: int = INT32_MAX) -> StoredSetting:
+def _number(name: str, default: int, *, at_least: int, at_most: int = INT32_MAX) -> StoredSetting:
     return StoredSetting(name, str(default), partial(whole_number, at_least=at_least, at_most=at_most), INT)
 
 
-def _one_of(name: str, given: str, known: tuple[str, ...]) -> str:
-    if given.lower() not in known:
-        raise ConfigError(f"{name} must be one of {', '.join(known)}, not {given!r}")
-    return given.lower()
-
-
-def _reset(name: str, given: str) -> str:
-    if not _RESET.fullmatch(given):
+def _offset_reset(name: str, given: str) -> str:
+    if not _OFFSET_RESET.fullmatch(given):
         raise ConfigError(
             f"{name} must be earliest, latest or by_duration:<ISO 8601 duration>, not {given!r}"
         )
     return given
 
 
-def tags(name: str, given: str) -> str:
-    """Return a list of different names as a text with commas. Raises ConfigError."""
-    names = [tag.strip() for tag in given.split(",")] if given.strip() else []
-    if not all(names) or len(set(names)) < len(names):
-        raise ConfigError(f"{name} must be a list of different names, not {given!r}")
-    return ",".join(names)
-
-
-def _topic(name: str, given: str) -> str:
+def _topic_name(name: str, given: str) -> str:
     if given.startswith("__") or not _TOPIC.fullmatch(given):
         raise ConfigError(f"{name} must be the name of a topic that does not begin with '__', not {given!r}")
     return given
 
 
-_BOOLEANS = ("true", "false")
-
-KEPT_SETTINGS = (
+STORED_ONLY_SETTINGS = (
     StoredSetting(
         "errors.deadletterqueue.copy.record.enable", "false", partial(_one_of, known=_BOOLEANS), BOOLEAN
     ),
-    StoredSetting("errors.deadletterqueue.topic.name", "", _topic),
-    StoredSetting("share.auto.offset.reset", "latest", _reset),
-    _number("share.delivery.count.limit", 5, 2, 10),
+    StoredSetting("errors.deadletterqueue.topic.name", "", _topic_name),
+    StoredSetting("share.auto.offset.reset", "latest", _offset_reset),
+    _number("share.delivery.count.limit", 5, at_least=2, at_most=10),
     StoredSetting(
         "share.isolation.level",
         "read_uncommitted",
         partial(_one_of, known=("read_committed", "read_uncommitted")),
     ),
-    _number("share.partition.max.record.locks", 2_000, 100, 4_000),
-    _number("share.record.lock.duration.ms", 30_000, 15_000, 60_000),
+    _number("share.partition.max.record.locks", 2_000, at_least=100, at_most=4_000),
+    _number("share.record.lock.duration.ms", 30_000, at_least=15_000, at_most=60_000),
     StoredSetting("share.renew.acknowledge.enable", "true", partial(_one_of, known=_BOOLEANS), BOOLEAN),
     StoredSetting("streams.assignor.name", "sticky", partial(_one_of, known=("sticky",))),
     StoredSetting(
         "streams.rack.aware.assignment.tags",
         "",
-        tags,
+        _tags,
         LIST,
         lambda config: config.group_streams_rack_aware_assignment_tags,
     ),

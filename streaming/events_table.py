@@ -16,6 +16,7 @@ _ENTRY = """
     assigned map<string, array<int>>, revoking map<string, array<int>>, awaiting map<string, array<int>>,
     targets map<string, map<string, array<int>>>, moved_partitions int, took_ms long, observed boolean,
     within_ms long, error_code int, process_id string,
+    task_states map<string, struct<role: string, offset: long, end_offset: long, reported_before_ms: long>>,
     protocol string, connection string, connections array<string>, message_model string,
     broker string, client_address string
 """

@@ -1,14 +1,18 @@
-"""What all tests share: options, Hypothesis' profiles, what runs beside them, how workers share the files."""
+"""The parts that all tests share: options, Hypothesis' profiles, services, and the distribution of files to
+workers.
+"""
 
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 from xdist.scheduler import LoadScopeScheduling
 
 from embedded.broker import EmbeddedBroker
@@ -24,8 +28,8 @@ SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
 LONGEST_FIRST = (
     "tests/faults/test_campaign.py",
     "tests/slow/test_demo.py",
-    "tests/slow/test_observe_kills.py",
     "tests/slow/test_run.py",
+    "tests/spark/",
     "tests/slow/test_coordinator_restart.py",
     "tests/slow/spark/",
     "tests/faults/test_spark_cluster.py",
@@ -38,13 +42,16 @@ LONGEST_FIRST = (
     "tests/faults/test_spark_restart.py",
     "tests/slow/test_assignors_live.py",
     "tests/slow/test_page_drag.py",
-    "tests/faults/test_rocketmq.py",
     "tests/faults/test_owner.py",
     "tests/faults/test_broker.py",
     "tests/faults/test_lease.py",
     "tests/faults/test_outage.py",
     "tests/slow/test_bench.py",
+    "tests/e2e/test_replica.py",
     "tests/slow/test_observed.py",
+    "tests/e2e/test_rocketmq_clients.py",
+    "tests/e2e/test_gateway_clients.py",
+    "tests/e2e/test_why_rocketmq.py",
     "tests/slow/test_exactly_once.py",
     "tests/slow/test_gateway_java.py",
     "tests/slow/test_page.py",
@@ -93,7 +100,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set what tests read while they are imported, and get ready to share services."""
+    """Set the values that tests read while they are imported, and prepare the shared services."""
     examples.factor = config.getoption("examples")
     form.has_replica = not config.getoption("pure")
     # A shell starts its background jobs with SIGINT ignored, and what tests start would inherit that.
@@ -116,7 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of xdist where it reaches the services."""
+    """Tell a worker of xdist how to reach the services."""
     stash = node.config.stash
     if _server not in stash:
         stash[_server] = Server(stash[_services], stash[_folder])
@@ -132,7 +139,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop what was started for all."""
+    """Stop the shared services."""
     if server := config.stash.get(_server, None):
         server.close()
     owner = config.stash.get(_services, None)
@@ -159,7 +166,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _place(item: pytest.Item) -> int:
-    """Of LONGEST_FIRST, or behind them."""
+    """Return the file's place in LONGEST_FIRST, or a later one."""
     places = (n for n, file in enumerate(LONGEST_FIRST) if item.nodeid.startswith(file))
     return next(places, len(LONGEST_FIRST))
 
@@ -182,24 +189,31 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """In the order of the command line, not the largest files first: what waits long is named first."""
+    """Keep the order of the command line instead of the largest files first. The slowest are named first."""
     config.option.loadscopereorder = False
     return _ByFile(config, log)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A campaign plays its test once for each seed."""
+    """Repeat the test of a campaign for each seed."""
     if "campaign_seed" in metafunc.fixturenames:
         metafunc.parametrize("campaign_seed", range(metafunc.config.getoption("seeds")))
 
 
 @pytest.fixture(scope="session")
 def services(pytestconfig: pytest.Config) -> Services:
-    """Return what all tests of the session share; started when it is first asked for."""
+    """Return the services that all tests of the session share. Each starts when it is first requested."""
     return pytestconfig.stash[_services]
 
 
 @pytest.fixture(scope="session")
 def broker(services: Services) -> EmbeddedBroker:
-    """Return the Kafka broker of all tests, which no test stops: give topics and groups unique names."""
+    """Return the Kafka broker of all tests, which no test stops. Give topics and groups unique names."""
     return services.broker().handle()
+
+
+@pytest.fixture(autouse=True)
+def _default_logs() -> Iterator[None]:
+    """Undo a command's configuration of logs, whose streams are closed when the command has ended."""
+    yield
+    structlog.reset_defaults()

@@ -24,32 +24,38 @@ from kafka_why.sticky.api import (
 class _Topic:
     """One topic during the assignment."""
 
-    consumers: list[MemberId]
-    rack_of: Mapping[MemberId, str]
-    partition_racks: list[frozenset[str]]
-    unassigned: dict[int, None] = field(init=False)
-    assigned: dict[MemberId, list[int]] = field(init=False)
+    consumers: list[MemberId]  # its subscribers, in the order in which they get partitions
+    rack_of: Mapping[MemberId, str]  # without members that name no rack
+    partition_racks: list[frozenset[str]]  # by partition number, the racks of its replicas
+    unassigned: dict[int, None] = field(init=False)  # an ordered set of partition numbers
+    assigned: dict[MemberId, list[int]] = field(init=False)  # partition numbers
 
     def __post_init__(self) -> None:
         self.unassigned = dict.fromkeys(range(len(self.partition_racks)))
         self.assigned = {member_id: [] for member_id in self.consumers}
+        # Each consumer gets `_quota` partitions. `_extras_left` consumers may still get one more.
         self._quota, self._extras_left = divmod(len(self.partition_racks), len(self.consumers))
 
     def needs_racks(self) -> bool:
+        """Return True if the racks of members and replicas make a difference (`do_racks_matter`)."""
         racks = {self.rack_of[member_id] for member_id in self.consumers if member_id in self.rack_of}
         return do_racks_matter(racks, self.partition_racks)
 
     def is_near(self, member_id: MemberId, partition: int) -> bool:
+        """Return True if the partition has a replica on the member's rack, or the member names no rack."""
         rack = self.rack_of.get(member_id)
-        # A member without a rack is near all, as in Kafka.
         return rack is None or rack in self.partition_racks[partition]
 
     def capacity(self, member_id: MemberId) -> int:
+        """Return the number of partitions that the member may still get: up to the quota, or one more while
+        extra partitions are left.
+        """
         return max(0, self._quota + (self._extras_left > 0) - len(self.assigned[member_id]))
 
     def assign(self, member_id: MemberId, partitions: Collection[int]) -> None:
+        """Give the member partitions, at most its capacity."""
         self.assigned[member_id] += partitions
-        if partitions and len(self.assigned[member_id]) > self._quota:
+        if partitions and len(self.assigned[member_id]) > self._quota:  # the last of them is its extra one
             self._extras_left -= 1
         for partition in partitions:
             del self.unassigned[partition]
@@ -71,24 +77,26 @@ def assign_by_rack(
 ) -> dict[MemberId, list[TopicPartition]]:
     """Return range's assignment with near partitions first, or plain range if racks make no difference.
 
-    Topics with the same subscribers and as many partitions stay co-partitioned: a partition number goes to
-    the first member that is near that partition of all these topics.
+    A partition is near a member if it has a replica on the member's rack. Topics with the same subscribers
+    and the same number of partitions stay co-partitioned: a partition number goes to the first member that is
+    near that partition of all these topics.
     """
     rack_of = member_racks(subscriptions)
     topics: dict[str, _Topic] = {}
-    alike: defaultdict[tuple[tuple[MemberId, ...], int], list[_Topic]] = defaultdict(list)
+    # The topics with these subscribers and this number of partitions.
+    co_partitioned: defaultdict[tuple[tuple[MemberId, ...], int], list[_Topic]] = defaultdict(list)
     for name, consumers in consumers_per_topic(subscriptions).items():
         count = partitions_per_topic.get(name, 0)
         topics[name] = topic = _Topic(
             consumers, rack_of, [replica_racks(racks, name, p) for p in range(count)]
         )
-        alike[tuple(consumers), count].append(topic)
+        co_partitioned[tuple(consumers), count].append(topic)
     if any(topic.needs_racks() for topic in topics.values()):
-        for group in alike.values():
-            if len(group) > 1:
-                _assign_nearby_together(group)
-            elif group[0].needs_racks():
-                _assign_ranges(group[0], near_only=True)
+        for same_size in co_partitioned.values():
+            if len(same_size) > 1:
+                _assign_nearby_together(same_size)
+            elif same_size[0].needs_racks():
+                _assign_ranges(same_size[0], near_only=True)
     assignment: dict[MemberId, list[TopicPartition]] = {m: [] for m in members_in_order(subscriptions)}
     for name, topic in topics.items():
         _assign_ranges(topic, near_only=False)
@@ -98,6 +106,9 @@ def assign_by_rack(
 
 
 def _assign_ranges(topic: _Topic, *, near_only: bool) -> None:
+    """Give each subscriber its next unassigned partitions, up to its capacity. With `near_only`, give it only
+    near ones.
+    """
     for member_id in topic.consumers:
         fitting = [p for p in topic.unassigned if not near_only or topic.is_near(member_id, p)]
         topic.assign(member_id, fitting[: topic.capacity(member_id)])
@@ -106,11 +117,12 @@ def _assign_ranges(topic: _Topic, *, near_only: bool) -> None:
 def _assign_nearby_together(topics: list[_Topic]) -> None:
     """Assign each partition number of the co-partitioned topics to one member.
 
-    The member is near these partitions and has capacity in all topics.
+    The member is near these partitions and has capacity in all topics. If there is no such member, the number
+    stays unassigned.
     """
-    remaining = dict.fromkeys(topics[0].consumers)
+    with_capacity = dict.fromkeys(topics[0].consumers)  # an ordered set
     for partition in range(len(topics[0].partition_racks)):
-        for member_id in remaining:
+        for member_id in with_capacity:
             if all(topic.is_near(member_id, partition) and topic.capacity(member_id) for topic in topics):
                 break
         else:
@@ -118,7 +130,7 @@ def _assign_nearby_together(topics: list[_Topic]) -> None:
         for topic in topics:
             topic.assign(member_id, [partition])
         if not any(topic.capacity(member_id) for topic in topics):
-            del remaining[member_id]
+            del with_capacity[member_id]
 
 
 class RangeAssignor:
@@ -126,7 +138,7 @@ class RangeAssignor:
 
     Members with the same topics get the same partition numbers of topics of equal size (co-partitioning). The
     first members therefore get the extra partition of *every* topic. If racks make a difference, members get
-    partitions on their own rack first (KIP-881), in shares of the same size and still co-partitioned. The
+    partitions on their own rack first (KIP-881). Shares have the same size and stay co-partitioned. The
     server-side RangeAssignor of KIP-848 is this rule without racks.
     """
 

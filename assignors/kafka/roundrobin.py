@@ -30,11 +30,13 @@ class RoundRobinAssignor:
     ) -> dict[MemberId, list[TopicPartition]]:
         """Assign in turns. The rule is not rack-aware, as in Kafka."""
         members = members_in_order(subscriptions)
+        # Kafka seats all members in a circle and skips those without the topic.
         seats = {member_id: seat for seat, member_id in enumerate(members)}
         assignment: dict[MemberId, list[TopicPartition]] = {member_id: [] for member_id in members}
         next_seat = 0
         for topic, consumers in consumers_per_topic(subscriptions).items():
-            # Within a topic the turns alternate among its subscribers, so one search finds the first of them.
+            # The first partition goes to the first subscriber at or after `next_seat`. After that the topic's
+            # subscribers take turns.
             turn = bisect_left(consumers, next_seat, key=seats.__getitem__)
             for partition in range(partitions_per_topic.get(topic, 0)):
                 member_id = consumers[turn % len(consumers)]

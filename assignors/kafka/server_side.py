@@ -2,8 +2,10 @@
 
 A consumer selects such an assignor by the protocol name it offers in JoinGroup: `coordinator:` and the
 assignor's own name. If the members vote for such a protocol, the coordinator computes the assignment and no
-member does. A member's earlier partitions are those in its subscription. If an eager member's subscription
-has none, they are the partitions that the coordinator last assigned to it.
+member does.
+
+Some assignors need each member's earlier partitions, which its subscription has. If an eager member's
+subscription has none, the coordinator adds the partitions that it last assigned to the member.
 """
 
 from collections.abc import Mapping
@@ -38,9 +40,9 @@ def is_for_coordinator(protocol_name: str | None) -> bool:
 def with_last_assignment(
     assignor: Assignor, subscription: Subscription, partitions: tuple[TopicPartition, ...], generation_id: int
 ) -> Subscription:
-    """Return the subscription, with the member's last `partitions` if it names none.
+    """Return the subscription, with `partitions` if it names no earlier partitions and `assignor` uses them.
 
-    The member held them in generation `generation_id`.
+    `partitions` are the member's last assignment, in generation `generation_id`.
     """
     if subscription.user_data or subscription.owned_partitions or not partitions:
         return subscription
@@ -48,5 +50,6 @@ def with_last_assignment(
         return replace(subscription, user_data=encode_sticky_user_data(Claim(partitions, generation_id)))
     if isinstance(assignor, UniformAssignor):
         return replace(subscription, owned_partitions=partitions, generation_id=generation_id)
-    # A cooperative member's lost partition must not count as owned.
+    # The other assignors do not use earlier partitions, or are cooperative. A cooperative member always names
+    # its owned partitions, so a member that names none has lost them.
     return subscription

@@ -1,6 +1,6 @@
 """The broker's SimpleAssignor of share groups (KIP-932): any number of members may have a partition.
 
-Rows SB1 to SB10. Source: SimpleAssignor, SimpleHomogeneousAssignmentBuilder,
+Rows SB1 to SB10 of docs/rules-share.md. Source: SimpleAssignor, SimpleHomogeneousAssignmentBuilder,
 SimpleHeterogeneousAssignmentBuilder.
 """
 
@@ -21,23 +21,24 @@ def assign(
     subscriptions: Mapping[MemberId, Collection[str]],
     last: Mapping[MemberId, Iterable[TopicPartition]],
 ) -> dict[MemberId, list[TopicPartition]]:
-    """Assign each of these partitions, by topic, to at least one subscriber of its topic.
+    """Assign each partition to at least one subscriber of its topic.
 
-    `subscriptions` are each member's topic names, and `last` is the last assignment. A topic without an entry
-    in `partitions` is not assigned, but counts when subscriptions are compared. The result has an entry for
-    every member, sorted by topic and number.
+    `partitions` are each topic's partition numbers, `subscriptions` each member's topic names, and `last` is
+    the last assignment. The result has an entry for every member, sorted by topic and number.
 
-    If all members subscribe to the same topics, all partitions are one pool. Otherwise each topic is assigned
-    separately, and the first members get the remainder of every topic (row SB10). Where Kafka follows the
-    order of a hash table, this rule orders members by id and partitions by topic and number.
+    If all members subscribe to the same topics, even to some that are not in `partitions`, all partitions are
+    divided together, as one pool. Otherwise each topic is a pool, so the first members get the remainder of
+    every topic (row SB10). Where Kafka follows the order of a hash table, this rule orders members by id and
+    partitions by topic and number.
     """
     members = sorted(subscriptions)
-    held = {member: set(last.get(member, ())) for member in members}
+    last_held = {member: set(last.get(member, ())) for member in members}
     result: PartitionsByMember = {member: set() for member in members}
-    for pool, sharers in _pools(partitions, subscriptions):
-        of_pool = set(pool)
-        for member, dealt in _divide(pool, {m: held[m] & of_pool for m in sharers}).items():
-            result[member] |= dealt
+    for pool, subscribers in _pools(partitions, subscriptions):
+        in_pool = set(pool)
+        held_of_pool = {member: last_held[member] & in_pool for member in subscribers}
+        for member, assigned in _divide(pool, held_of_pool).items():
+            result[member] |= assigned
     return {member: sorted(result[member]) for member in members}
 
 
@@ -61,43 +62,46 @@ def quotas(partitions: int, members: int) -> list[int]:
     """Rows SB1 and SB2: return the number of partitions of each member, in the order of the members.
 
     With more members than partitions, each partition has the same number of members. Kafka computes in
-    floating point and is off by one in rare cases (SK13).
+    floating point and is off by one in rare cases.
     """
     if not partitions or not members:
         return [0] * members
-    places = partitions * _members_per_partition(partitions, members)
-    ends = [-(-places * index // members) for index in range(members + 1)]
+    quota_sum = partitions * _members_per_partition(partitions, members)
+    # The sum of the first `index` quotas is that part of `quota_sum`, rounded up: `-(-x // y)`.
+    ends = [-(-quota_sum * index // members) for index in range(members + 1)]
     return [end - begin for begin, end in pairwise(ends)]
 
 
 def _members_per_partition(partitions: int, members: int) -> int:
+    """Return the members divided by the partitions, rounded up."""
     return -(-members // partitions)
 
 
 def _divide(pool: Sequence[TopicPartition], held: PartitionsByMember) -> PartitionsByMember:
-    """Divide the pool among the members of `held`, which is changed. Members keep what they hold if
-    possible.
+    """Divide the pool among the members of `held`, each member's present partitions of the pool. Members keep
+    these, if possible. Change `held` in place, and return it.
     """
     members = list(held)
     quota = dict(zip(members, quotas(len(pool), len(members)), strict=True))
     if not pool or not members:
         return held
-    sharing = _members_per_partition(len(pool), len(members))
+    members_per_partition = _members_per_partition(len(pool), len(members))
     unfilled = [member for member in members if len(held[member]) < quota[member]]
-    for member in members:  # row SB4
+    for member in members:  # row SB4: a member above its quota gives up its last partitions
         held[member] = set(sorted(held[member])[: quota[member]])
     holders: dict[TopicPartition, list[MemberId]] = {partition: [] for partition in pool}
     for member in members:
         for partition in held[member]:
             holders[partition].append(member)
-    for partition in pool:  # row SB5
-        too_many = holders[partition][: max(len(holders[partition]) - sharing, 0)]
-        del holders[partition][: len(too_many)]
-        for member in too_many:
+    for partition in pool:  # row SB5: the first of too many holders give the partition up
+        surplus_count = max(len(holders[partition]) - members_per_partition, 0)
+        surplus = holders[partition][:surplus_count]
+        del holders[partition][:surplus_count]
+        for member in surplus:
             held[member].remove(partition)
             if member not in unfilled:
                 unfilled.append(member)
-    _fill(holders, held, quota, sharing, unfilled)
+    _fill(holders, held, quota, members_per_partition, unfilled)
     return held
 
 
@@ -105,29 +109,31 @@ def _fill(
     holders: Mapping[TopicPartition, list[MemberId]],
     held: PartitionsByMember,
     quota: Mapping[MemberId, int],
-    sharing: int,
+    members_per_partition: int,
     unfilled: list[MemberId],
 ) -> None:
     """Row SB6: add members to each partition until it has enough.
 
-    All partitions take from one cycle over the members below their quota. The cycle ends after a pass that
-    places nothing, so a partition may have one member less than the others.
+    `unfilled` are the members below their quota. They form one cycle, which continues from partition to
+    partition. For each member that a partition lacks, the inner loop advances to the next member of the cycle
+    that does not have the partition. If a whole cycle adds no member, all unfilled members already have the
+    partition. Then the function returns, and this partition, and perhaps a later one, has one member less.
     """
-    at, has_placed = 0, False
+    index, has_added = 0, False  # position in the cycle; True if this cycle has added a member
     for partition in sorted(holders, key=lambda partition: not holders[partition]):  # the held ones first
-        for _ in range(sharing - len(holders[partition])):
+        for _ in range(members_per_partition - len(holders[partition])):
             while True:
-                if at == len(unfilled):
-                    if not has_placed:
+                if index == len(unfilled):
+                    if not has_added:
                         return
-                    at, has_placed = 0, False
+                    index, has_added = 0, False
                     continue
-                member = unfilled[at]
+                member = unfilled[index]
                 if len(held[member]) >= quota[member]:
-                    del unfilled[at]
+                    del unfilled[index]
                     continue
-                at += 1
+                index += 1
                 if partition not in held[member]:
                     held[member].add(partition)
-                    has_placed = True
+                    has_added = True
                     break

@@ -1,11 +1,10 @@
-"""Arguments, result and errors of a RocketMQ allocation strategy.
+"""The base of RocketMQ's allocation strategies.
 
 Source: AllocateMessageQueueStrategy.java, AbstractAllocateMessageQueueStrategy.java.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from kafka_why.contract.rocketmq.requests import MessageQueue
 
@@ -16,11 +15,7 @@ class IllegalArgumentException(ValueError):
     """
 
 
-class NullPointerException(ValueError):
-    """A value that RocketMQ needs is null. The message is empty where Java generates it."""
-
-
-class AllocateMessageQueueStrategy(Protocol):
+class AllocateMessageQueueStrategy(ABC):
     """A rule by which every client computes its own share of a topic's queues.
 
     A strategy is a pure function. All clients of a group call it with the same `mq_all` and `cid_all`, both
@@ -28,40 +23,24 @@ class AllocateMessageQueueStrategy(Protocol):
     queues unassigned until the next round.
     """
 
-    @property
-    def name(self) -> str:
-        """The name a client gives in QUERY_ASSIGNMENT."""
+    name: str
+    """The strategy's name in a client's QUERY_ASSIGNMENT request."""
 
     def allocate(
         self,
-        consumer_group: str,
-        current_cid: str | None,
-        mq_all: Sequence[MessageQueue] | None,
-        cid_all: Sequence[str] | None,
-    ) -> list[MessageQueue] | None:
-        """Return the queues of `current_cid` in the order of `mq_all`; None counts as no queue.
-
-        Raises IllegalArgumentException or NullPointerException.
-        """
-
-
-class AbstractAllocateMessageQueueStrategy(ABC):
-    """A base of strategies. It checks the arguments, and calls `share` only for a client of the group."""
-
-    def allocate(
-        self,
-        consumer_group: str,
         current_cid: str | None,
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """Return the queues of `current_cid`. A client that is not in `cid_all` gets no queue."""
+        """Return the queues of `current_cid` in the order of `mq_all`. A client that is not in `cid_all` gets
+        no queue. Raises IllegalArgumentException.
+        """
         own_cid, queues, client_ids = check(current_cid, mq_all, cid_all)
-        return self.share(consumer_group, own_cid, queues, client_ids) if own_cid in client_ids else []
+        return self.share(own_cid, queues, client_ids) if own_cid in client_ids else []
 
     @abstractmethod
     def share(
-        self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+        self, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
         """Return the queues of `own_cid`, which is in `client_ids`."""
 

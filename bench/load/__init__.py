@@ -1,1 +1,1 @@
-"""The load clients. They run in a process of their own, see `bench.apart`."""
+"""The load clients, which run in a process of their own (`bench.separate_process`)."""

@@ -1,6 +1,7 @@
-"""Clients that cost a server as much as they can, without a right to anything.
+"""Clients without any rights that cost a server as much as they can.
 
-Each kind of attack has connections that repeat something until the end. What became of each try is counted.
+Each kind of attack has connections that repeat a costly request or behaviour until the end. The outcomes are
+counted.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from bench.load.requests import REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, TOPIC
 from kafka_why.connections.address import Address
 
 ANSWERED, CLOSED, WAITS = "answered", "closed", "waits"
-"""What becomes of a try: an answer, an end of the connection, or neither in PATIENCE_S."""
+"""The outcomes of a try: an answer, the end of the connection, or neither within PATIENCE_S."""
 PATIENCE_S = 3.0
 BIG_TOPIC = "bench-hostile"
 """A topic with BIG_MIB of records, in partition 0."""
@@ -32,47 +33,54 @@ BIG_MIB = 64
 MIB = 1024 * 1024
 
 Attack = Callable[[Address, Callable[[], bool], Counter[str]], Awaitable[None]]
-"""Attacks an address while the function returns true, on one connection at a time, and counts its tries."""
+"""Attacks an address on one connection at a time, while the given function returns True. Counts its tries by
+outcome in the counter.
+"""
 
 _PIECE = bytes(256 * 1024)
-_numbers = count()
+_client_numbers = count()
 
 
-def _frame(api_key: int, version: int, body: bytes) -> bytes:
-    """Return a request of a flexible version, from a client id of its own."""
-    client_id = b"hostile-%d" % next(_numbers)
+def _flexible_frame(api_key: int, version: int, body: bytes) -> bytes:
+    """Return a request of a flexible version, with a new client id."""
+    client_id = b"hostile-%d" % next(_client_numbers)
     message = pack(">hhih", api_key, version, 1, len(client_id)) + client_id + b"\0" + body
     return SIZE.pack(len(message)) + message
 
 
-def _overflowing_tag() -> bytes:
-    """Return a Fetch with a tag of 2^32."""
+def _overflowing_tag_frame() -> bytes:
+    """Return a Fetch with a tagged field of the number 2^32, which does not fit 32 bits."""
     partition = pack(">iiqiqi", 0, -1, 0, -1, -1, MIB) + b"\1\x80\x80\x80\x80\x10\x10" + bytes(16)
     topics = array(bytes(16) + array(partition) + b"\0")
-    return _frame(ApiKey.Fetch, 17, pack(">iiibii", 100, 1, MIB, 0, 0, -1) + topics)
+    return _flexible_frame(ApiKey.Fetch, 17, pack(">iiibii", 100, 1, MIB, 0, 0, -1) + topics)
 
 
-def _commit(*topics: bytes) -> bytes:
+def _commit_frame(*topics: bytes) -> bytes:
+    """Return an OffsetCommit for partition 0 of each of these topics, outside any generation."""
     partitions = array(pack(">iqi", 0, 1, -1) + compact(b"") + b"\0")
-    listed = array(*(compact(topic) + partitions + b"\0" for topic in topics))
-    return _frame(
-        ApiKey.OffsetCommit, 8, compact(b"hostile") + pack(">i", -1) + compact(b"") + b"\0" + listed + b"\0"
+    encoded_topics = array(*(compact(topic) + partitions + b"\0" for topic in topics))
+    return _flexible_frame(
+        ApiKey.OffsetCommit,
+        8,
+        compact(b"hostile") + pack(">i", -1) + compact(b"") + b"\0" + encoded_topics + b"\0",
     )
 
 
-def _many_tags() -> bytes:
-    """Return a LeaveGroup of 2 MiB whose members have a tag each."""
+def _many_tags_frame() -> bytes:
+    """Return a LeaveGroup of 2 MiB with a tagged field in each member."""
     member = compact(b"m") + b"\0" + b"\0" + b"\1\x64\0"
     members = [member] * ((2 * MIB - 1_000) // len(member))
-    return _frame(ApiKey.LeaveGroup, 5, compact(b"hostile") + array(*members) + b"\0")
+    return _flexible_frame(ApiKey.LeaveGroup, 5, compact(b"hostile") + array(*members) + b"\0")
 
 
-def _describe(groups: int) -> bytes:
-    return _frame(ApiKey.DescribeGroups, 5, array(*(compact(b"h-%d" % n) for n in range(groups))) + b"\0\0")
+def _describe_frame(groups: int) -> bytes:
+    return _flexible_frame(
+        ApiKey.DescribeGroups, 5, array(*(compact(b"h-%d" % n) for n in range(groups))) + b"\0\0"
+    )
 
 
-def _join(metadata_bytes: int) -> bytes:
-    """Return a member of a group of its own."""
+def _join_frame(metadata_bytes: int) -> bytes:
+    """Return the JoinGroup of the only member of a new group, with this much metadata."""
     fields = {
         "group_id": f"hostile-{time.time_ns()}",
         "session_timeout_ms": SESSION_TIMEOUT_MS,
@@ -84,20 +92,20 @@ def _join(metadata_bytes: int) -> bytes:
     return frames.encode(frames.OLD_JOIN, 1, fields)
 
 
-def _pattern() -> bytes:
-    """Return a new member that subscribes to a pattern which is costly to match."""
+def _pattern_frame() -> bytes:
+    """Return the first heartbeat of a member that subscribes to a pattern which is costly to match."""
     pattern = b"(" + b"|".join(b"(a?){20}(b?){20}%d" % n for n in range(50)) + b")+x"
     body = compact(b"hostile-%d" % time.time_ns()) + compact(b"m-%d" % time.time_ns()) + pack(">i", 0)
     body += b"\0" + b"\0" + pack(">i", 300_000) + b"\1" + compact(pattern) + b"\0" + array() + b"\0"
-    return _frame(ApiKey.ConsumerGroupHeartbeat, 1, body)
+    return _flexible_frame(ApiKey.ConsumerGroupHeartbeat, 1, body)
 
 
-def _versions() -> bytes:
+def _versions_frame() -> bytes:
     message = pack(">hhih", ApiKey.ApiVersions, 0, 1, 7) + b"hostile"
     return SIZE.pack(len(message)) + message
 
 
-def _fetch() -> bytes:
+def _fetch_frame() -> bytes:
     """Return a Fetch of all of BIG_TOPIC, by its name."""
     topic = pack(">h", len(BIG_TOPIC)) + BIG_TOPIC.encode()
     partitions = pack(">i", 1) + pack(">iqi", 0, 0, BIG_MIB * MIB)
@@ -106,15 +114,18 @@ def _fetch() -> bytes:
     return SIZE.pack(len(message)) + message
 
 
-async def _asks(
-    make: Callable[[], bytes], address: Address, goes_on: Callable[[], bool], tries: Counter[str]
+async def _send_repeatedly(
+    make_frame: Callable[[], bytes],
+    address: Address,
+    should_continue: Callable[[], bool],
+    tries: Counter[str],
 ) -> None:
-    """Send a frame and wait for the answer, again and again. A connection is used until it is closed."""
-    while goes_on():
+    """Send frames, each after the answer to the last. Reconnect when the server disconnects."""
+    while should_continue():
         reader, writer = await asyncio.open_connection(address.host, address.port)
         try:
-            while goes_on():
-                writer.write(make())
+            while should_continue():
+                writer.write(make_frame())
                 await writer.drain()
                 async with asyncio.timeout(PATIENCE_S):
                     (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
@@ -128,12 +139,14 @@ async def _asks(
             writer.transport.abort()
 
 
-async def _comes_and_goes(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
-    """Open a connection for each question about versions."""
-    while goes_on():
+async def _reconnect_repeatedly(
+    address: Address, should_continue: Callable[[], bool], tries: Counter[str]
+) -> None:
+    """Open a connection for each ApiVersions request."""
+    while should_continue():
         try:
             reader, writer = await asyncio.open_connection(address.host, address.port)
-            writer.write(_versions())
+            writer.write(_versions_frame())
             async with asyncio.timeout(PATIENCE_S):
                 await reader.readexactly(SIZE.size)
             tries[ANSWERED] += 1
@@ -142,35 +155,39 @@ async def _comes_and_goes(address: Address, goes_on: Callable[[], bool], tries: 
             tries[CLOSED] += 1
 
 
-async def _joins_and_goes(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
-    """Send a JoinGroup of 1 MiB in a group of its own, and leave before the answer."""
-    while goes_on():
+async def _join_and_disconnect(
+    address: Address, should_continue: Callable[[], bool], tries: Counter[str]
+) -> None:
+    """Send a JoinGroup of 1 MiB to a new group, and disconnect before the answer."""
+    while should_continue():
         with suppress(OSError):
             _, writer = await asyncio.open_connection(address.host, address.port)
-            writer.write(_join(MIB))
+            writer.write(_join_frame(MIB))
             await writer.drain()
             tries[WAITS] += 1
             writer.transport.abort()
 
 
-async def _reads_nothing(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
-    """Ask for much, and read none of it."""
-    while goes_on():
+async def _never_read(address: Address, should_continue: Callable[[], bool], tries: Counter[str]) -> None:
+    """Request large responses, and read none of them."""
+    while should_continue():
         with suppress(OSError):
             _, writer = await asyncio.open_connection(address.host, address.port)
             for _ in range(8):
-                writer.write(_fetch())
+                writer.write(_fetch_frame())
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             await writer.drain()
-            while goes_on() and not writer.is_closing():
+            while should_continue() and not writer.is_closing():
                 await asyncio.sleep(0.1)
             tries[CLOSED if writer.is_closing() else WAITS] += 1
             writer.transport.abort()
 
 
-async def _has_no_end(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
-    """Send a frame of 99 MiB without its last bytes, as fast as the server reads it."""
-    while goes_on():
+async def _send_endless_frame(
+    address: Address, should_continue: Callable[[], bool], tries: Counter[str]
+) -> None:
+    """Send a frame of 99 MiB without its last bytes, as fast as the server reads."""
+    while should_continue():
         reader, writer = await asyncio.open_connection(address.host, address.port)
         try:
             writer.write(SIZE.pack(99 * MIB))
@@ -182,7 +199,7 @@ async def _has_no_end(address: Address, goes_on: Callable[[], bool], tries: Coun
             tries[WAITS] += 1
         except OSError:
             tries[CLOSED] += 1
-        while goes_on() and not (reader.at_eof() or writer.is_closing()):
+        while should_continue() and not (reader.at_eof() or writer.is_closing()):
             await asyncio.sleep(0.1)
         writer.transport.abort()
 
@@ -190,35 +207,41 @@ async def _has_no_end(address: Address, goes_on: Callable[[], bool], tries: Coun
 _NAMES = tuple(b"%0249d" % n for n in range(1_000))
 ATTACKS: Mapping[str, tuple[int, Attack]] = MappingProxyType(
     {
-        "tags beyond 32 bits": (4, partial(_asks, _overflowing_tag)),
-        "names of 40,000 characters": (4, partial(_asks, partial(_commit, b"n" * 40_000))),
-        "frames of 2 MiB with a tag in each entry": (2, partial(_asks, _many_tags)),
-        "200,000 groups in a request": (2, partial(_asks, partial(_describe, 200_000))),
-        "10,000 groups in a request": (2, partial(_asks, partial(_describe, 10_000))),
-        "groups by the thousand": (4, partial(_asks, partial(_join, 100))),
-        "joins of 1 MiB whose clients are gone": (4, _joins_and_goes),
-        "commits to 1,000 names of the greatest size": (2, partial(_asks, partial(_commit, *_NAMES))),
-        "patterns that are costly": (4, partial(_asks, _pattern)),
-        "connections that come and go": (4, _comes_and_goes),
-        "another client id in each request": (4, partial(_asks, partial(_commit, TOPIC.encode()))),
-        "responses that nobody reads": (20, _reads_nothing),
-        "frames without an end": (40, _has_no_end),
+        "tags beyond 32 bits": (4, partial(_send_repeatedly, _overflowing_tag_frame)),
+        "names of 40,000 characters": (4, partial(_send_repeatedly, partial(_commit_frame, b"n" * 40_000))),
+        "frames of 2 MiB with a tag in each entry": (2, partial(_send_repeatedly, _many_tags_frame)),
+        "200,000 groups in a request": (2, partial(_send_repeatedly, partial(_describe_frame, 200_000))),
+        "10,000 groups in a request": (2, partial(_send_repeatedly, partial(_describe_frame, 10_000))),
+        "groups by the thousand": (4, partial(_send_repeatedly, partial(_join_frame, 100))),
+        "joins of 1 MiB whose clients are gone": (4, _join_and_disconnect),
+        "commits to 1,000 names of the greatest size": (
+            2,
+            partial(_send_repeatedly, partial(_commit_frame, *_NAMES)),
+        ),
+        "patterns that are costly": (4, partial(_send_repeatedly, _pattern_frame)),
+        "connections that come and go": (4, _reconnect_repeatedly),
+        "another client id in each request": (
+            4,
+            partial(_send_repeatedly, partial(_commit_frame, TOPIC.encode())),
+        ),
+        "responses that nobody reads": (20, _never_read),
+        "frames without an end": (40, _send_endless_frame),
     }
 )
-"""By name: how many connections, and what each does."""
+"""By name of the attack: the number of connections, and the function that each of them runs."""
 
 
 async def attack(names: Sequence[str], address: Address, seconds: float) -> Counter[str]:
-    """Attack in all these ways at once. Return the outcomes of the tries."""
+    """Run all these attacks at once. Return the number of tries by outcome or exception."""
     end_s = time.monotonic() + seconds
     tries: Counter[str] = Counter()
     tasks = [
-        asyncio.ensure_future(one(address, lambda: time.monotonic() < end_s, tries))
-        for connections, one in (ATTACKS[name] for name in names)
+        asyncio.ensure_future(run(address, lambda: time.monotonic() < end_s, tries))
+        for connections, run in (ATTACKS[name] for name in names)
         for _ in range(connections)
     ]
-    done, late = await asyncio.wait(tasks, timeout=seconds + 2 * PATIENCE_S)
-    for task in late:
+    done, overdue = await asyncio.wait(tasks, timeout=seconds + 2 * PATIENCE_S)
+    for task in overdue:
         task.cancel()
     for task in done:
         if (error := task.exception()) is not None:
@@ -227,8 +250,8 @@ async def attack(names: Sequence[str], address: Address, seconds: float) -> Coun
 
 
 def main() -> None:
-    """Run ``python -m bench.load.attackers ADDRESS SECONDS NAME...``: print a line at the beginning, then the
-    tries.
+    """Run ``python -m bench.load.attackers ADDRESS SECONDS NAME...``. Print a line at the start, and the
+    tries at the end.
     """
     address, seconds, *names = sys.argv[1:]
     print("begun", flush=True)

@@ -1,4 +1,4 @@
-"""A client of Kafka's wire protocol that does not decide, retry or hide anything."""
+"""A plain client of Kafka's wire protocol: it neither retries nor hides errors."""
 
 import asyncio
 from asyncio import Future, Transport
@@ -18,10 +18,10 @@ class Connection(asyncio.Protocol):
     """A connection with one request in flight at a time, like a consumer's."""
 
     def __init__(self) -> None:
-        self.on_answer: Callable[[bytes], None] = self._unexpected
+        self.on_answer: Callable[[bytes], None] = self._unexpected  # gets a response without its size
         self.on_lost: Callable[[], None] = lambda: None
         self._buffer = bytearray()
-        self._numbers = count(1)
+        self._correlation_ids = count(1)
         self._transport: Transport | None = None
 
     @classmethod
@@ -58,23 +58,22 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     async def ask(self, api: Api, **fields: Any) -> Any:
-        """Send one request and return its decoded response. Raises WrongAnswer if the connection ends before,
-        or has ended.
+        """Send one request and return its decoded response. Raises WrongAnswer if the connection ends.
 
         After a cancellation the response is dropped when it arrives, and the connection cannot be used again.
         """
         assert self._transport is not None
         if self._transport.is_closing():
             raise _lost()
-        answered: Future[bytes] = asyncio.get_running_loop().create_future()
-        self.on_answer = lambda answer: None if answered.done() else answered.set_result(answer)
-        self.on_lost = lambda: None if answered.done() else answered.set_exception(_lost())
-        number = next(self._numbers)
-        self.send(frames.encode(api, number, fields))
-        answer = await answered
+        response: Future[bytes] = asyncio.get_running_loop().create_future()
+        self.on_answer = lambda answer: None if response.done() else response.set_result(answer)
+        self.on_lost = lambda: None if response.done() else response.set_exception(_lost())
+        correlation_id = next(self._correlation_ids)
+        self.send(frames.encode(api, correlation_id, fields))
+        answer = await response
         self.on_answer = self._unexpected
-        if int.from_bytes(answer[:4]) != number:
-            raise WrongAnswer(f"not the response to request {number}: {answer!r}")
+        if int.from_bytes(answer[:4]) != correlation_id:
+            raise WrongAnswer(f"not the response to request {correlation_id}: {answer!r}")
         return frames.decode(api, answer)
 
     def _unexpected(self, answer: bytes) -> None:

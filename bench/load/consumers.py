@@ -1,4 +1,4 @@
-"""Members of a group by the consumer protocol (KIP-848). What one is asked to give up it gives up at once."""
+"""Members of a group that uses the consumer protocol (KIP-848). They give up revoked partitions at once."""
 
 import asyncio
 import time
@@ -11,16 +11,16 @@ from bench.load.frames import CONSUMER_HEARTBEAT
 from bench.load.member import REBALANCE_TIMEOUT_MS
 from kafka_why.connections.address import Address
 
-_LEAVE = -1
+_LEAVE_EPOCH = -1
 _MS = 1_000
 
 Partitions = frozenset[tuple[UUID, int]]
 
 
-def given_by(answer: Any) -> Partitions:
-    """Return the partitions of an answer that has an assignment."""
-    given = answer.assignment.topic_partitions
-    return frozenset((topic.topic_id, index) for topic in given for index in topic.partitions)
+def assigned_by(answer: Any) -> Partitions:
+    """Return the partitions in a heartbeat response, which must have an assignment."""
+    topics = answer.assignment.topic_partitions
+    return frozenset((topic.topic_id, index) for topic in topics for index in topic.partitions)
 
 
 def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
@@ -28,12 +28,12 @@ def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
     indexes: dict[UUID, list[int]] = {}
     for topic_id, index in sorted(partitions):
         indexes.setdefault(topic_id, []).append(index)
-    return [{"topic_id": topic_id, "partitions": found} for topic_id, found in indexes.items()]
+    return [{"topic_id": topic_id, "partitions": of_topic} for topic_id, of_topic in indexes.items()]
 
 
 @dataclass
 class ConsumerGroup:
-    """A group's members. It is settled when all have one epoch, and together all `partitions`, each once."""
+    """The members of a group. It is settled when all own partitions in one epoch, and each has one owner."""
 
     topic: str
     partitions: int
@@ -43,23 +43,24 @@ class ConsumerGroup:
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def add(self, address: Address) -> "ConsumerMember":
-        """Add a member and connect it; it joins by `live`."""
+        """Add a member and connect it. It joins when `live` is called."""
         member = ConsumerMember(self, len(self.members), await Connection.open(address))
         self.members.append(member)
         self._settled.clear()
         return member
 
     async def settled_at_s(self) -> float:
-        """Wait until the group is settled. Return when the last member was."""
+        """Wait until the group is settled, and return when it became so (`time.perf_counter`)."""
         await self._settled.wait()
         return self._settled_at_s
 
-    def changed(self) -> None:
-        """Record that a member has another epoch or other partitions."""
-        held = [member.owned for member in self.members]
-        is_whole = sum(map(len, held)) == self.partitions == len(frozenset().union(*held))
+    def on_member_changed(self) -> None:
+        """Check whether the group is settled, after a member's epoch or partitions have changed."""
+        owned = [member.owned for member in self.members]
+        # Both are equal only if no partition has two owners.
+        has_one_owner_each = sum(map(len, owned)) == self.partitions == len(frozenset().union(*owned))
         epochs = {member.epoch for member in self.members}
-        if is_whole and all(held) and len(epochs) == 1:
+        if has_one_owner_each and all(owned) and len(epochs) == 1:
             self._settled_at_s = time.perf_counter()
             self._settled.set()
 
@@ -67,46 +68,47 @@ class ConsumerGroup:
         """End all memberships with requests over this connection, which must be free. Raises WrongAnswer."""
         for member in self.members:
             member.connection.close()
-            member.connection, member.epoch = connection, _LEAVE
+            member.connection, member.epoch = connection, _LEAVE_EPOCH
             await member.ask()
 
 
 @dataclass
 class ConsumerMember:
-    """A member. `owned` are the partitions that it consumes."""
+    """A member."""
 
     group: ConsumerGroup
-    number: int
+    number: int  # from 0, in the order of joining
     connection: Connection
     epoch: int = 0
-    interval_s: float = 0.0
-    owned: Partitions = frozenset()
+    interval_s: float = 0.0  # the heartbeat interval that the coordinator requires
+    owned: Partitions = frozenset()  # the partitions that it consumes
     member_id: str = field(default_factory=lambda: str(uuid4()))
 
     async def live(self) -> None:
         """Join, and send heartbeats until cancelled. Raises WrongAnswer."""
-        await self._beat(
+        await self._heartbeat(
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
             subscribed_topic_names=[self.group.topic],
             topic_partitions=[],
         )
-        # As in a group that is not new, the members' heartbeats are spread over the interval.
+        # Spread the members' heartbeats over the interval, as in a group that has run for some time.
         pause_s = self.interval_s * (self.number + 1) / len(self.group.members)
         while True:
             await asyncio.sleep(pause_s)
-            await self._beat()
+            await self._heartbeat()
             pause_s = self.interval_s
 
-    async def _beat(self, **fields: Any) -> None:
+    async def _heartbeat(self, **fields: Any) -> None:
+        """Send a heartbeat, and take over an assignment in the response. Give up revoked partitions."""
         answer = await self.ask(**fields)
         self.epoch, self.interval_s = answer.member_epoch, answer.heartbeat_interval_ms / _MS
         if answer.assignment is not None:
-            owned = given_by(answer)
-            has_lost, self.owned = bool(self.owned - owned), owned
-            if has_lost:
-                await self._beat(topic_partitions=by_topic(self.owned))
+            owned = assigned_by(answer)
+            must_revoke, self.owned = bool(self.owned - owned), owned
+            if must_revoke:
+                await self._heartbeat(topic_partitions=by_topic(self.owned))
                 return
-        self.group.changed()
+        self.group.on_member_changed()
 
     async def ask(self, **fields: Any) -> Any:
         """Send a heartbeat with the member's epoch. Raises WrongAnswer on an error."""

@@ -1,4 +1,4 @@
-"""Members of a classic group that hand partitions over one by one, as with `cooperative-sticky` (KIP-429)."""
+"""Members of a classic group that revoke only moving partitions, as with `cooperative-sticky` (KIP-429)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from kafka_why.contract.protocols.subscriptions import (
     encode_subscription,
 )
 
-_VERSION = 1  # the first one with owned partitions
+_SUBSCRIPTION_VERSION = 1  # the first one with owned partitions
 
 
 class CooperativeGroup(LoadGroup):
-    """It has formed when its members have all `partitions` of the topic in one generation."""
+    """A group that has formed when its members own all `partitions` of the topic in one generation."""
 
     def __init__(self, group_id: str, topic: str, partitions: int) -> None:
         super().__init__(group_id)
@@ -34,53 +34,55 @@ class CooperativeGroup(LoadGroup):
         self._formed.clear()
         return member
 
-    def synced(self) -> None:
-        held = [len(member.owned) for member in self.members if isinstance(member, CooperativeMember)]
-        if all(held) and sum(held) == self.partitions:
-            super().synced()
+    def on_synced(self) -> None:
+        owned_counts = [len(m.owned) for m in self.members if isinstance(m, CooperativeMember)]
+        if all(owned_counts) and sum(owned_counts) == self.partitions:
+            super().on_synced()
 
 
 @dataclass
 class CooperativeMember(Member):
-    """A member that keeps what it has while the group rebalances. `owned` are partitions of `topic`."""
+    """A member that keeps its partitions while the group rebalances. `owned` are partitions of `topic`."""
 
     protocol: ClassVar[str] = "cooperative-sticky"
     topic: str = ""
     partitions: int = 0
     owned: frozenset[int] = frozenset()
-    _has_lost: bool = False
+    _has_revoked: bool = False
 
-    async def enter(self) -> None:
-        """Join again at once if the member has given partitions up."""
-        await super().enter()
-        while self._has_lost:
-            await super().enter()
+    async def join(self) -> None:
+        """Join, and join again at once if the member has revoked partitions."""
+        await super().join()
+        while self._has_revoked:
+            await super().join()
 
     def subscription(self) -> bytes:
         owned = tuple(TopicPartition(self.topic, index) for index in sorted(self.owned))
-        return encode_subscription(Subscription((self.topic,), owned_partitions=owned), _VERSION)
+        return encode_subscription(Subscription((self.topic,), owned_partitions=owned), _SUBSCRIPTION_VERSION)
 
-    def plan(self, members: Sequence[Any]) -> dict[str, bytes]:
-        """Deal the partitions: each member keeps what it has up to its share. What is given up is not dealt
-        yet.
+    def assign(self, members: Sequence[Any]) -> dict[str, bytes]:
+        """Let each member keep what it owns up to its share, and assign the free partitions.
+
+        Partitions that a member has to give up are assigned in the next rebalance.
         """
         owned = {
             member.member_id: sorted(
-                one.partition for one in decode_subscription(bytes(member.metadata)).owned_partitions
+                p.partition for p in decode_subscription(bytes(member.metadata)).owned_partitions
             )
             for member in members
         }
         free = sorted(set(range(self.partitions)) - {index for held in owned.values() for index in held})
         share, extra = divmod(self.partitions, len(members))
         plan: dict[str, bytes] = {}
-        for place, (member_id, held) in enumerate(sorted(owned.items(), key=lambda item: -len(item[1]))):
-            size = share + (place < extra)
-            dealt = held[:size]
-            dealt += [free.pop() for _ in range(min(size - len(dealt), len(free)))]
-            partitions = tuple(TopicPartition(self.topic, index) for index in sorted(dealt))
+        # The members that own most get the larger shares, so that as few partitions as possible move.
+        for rank, (member_id, held) in enumerate(sorted(owned.items(), key=lambda item: -len(item[1]))):
+            size = share + (rank < extra)
+            assigned = held[:size]
+            assigned += [free.pop() for _ in range(min(size - len(assigned), len(free)))]
+            partitions = tuple(TopicPartition(self.topic, index) for index in sorted(assigned))
             plan[member_id] = encode_assignment(Assignment(partitions))
         return plan
 
     def on_assignment(self, assignment: bytes) -> None:
-        owned = frozenset(one.partition for one in decode_assignment(assignment).partitions)
-        self._has_lost, self.owned = bool(self.owned - owned), owned
+        owned = frozenset(p.partition for p in decode_assignment(assignment).partitions)
+        self._has_revoked, self.owned = bool(self.owned - owned), owned

@@ -2,7 +2,7 @@
 
 
 def varint(number: int, size: int = 0) -> bytes:
-    """Return an unsigned varint, of at least `size` bytes: longer than needed, if that is more."""
+    """Return an unsigned varint, padded to `size` bytes if it is shorter."""
     out = bytearray()
     while number >= 0x80 or len(out) + 1 < size:
         out.append(number & 0x7F | 0x80)

@@ -1,6 +1,6 @@
-"""Kafka's messages as bytes, by kafka-python: the load does not share code with the gateway.
+"""Kafka's messages as bytes. kafka-python encodes them, so that the load shares no code with the gateway.
 
-Only the messages that kafka-python lacks are the gateway's, made from Kafka's definitions.
+Only the messages that kafka-python lacks use the gateway's codec, which follows Kafka's definitions.
 """
 
 import struct
@@ -43,7 +43,7 @@ HEARTBEAT = (ApiKey.Heartbeat, 4)
 COMMIT = (ApiKey.OffsetCommit, 8)
 FETCH = (ApiKey.OffsetFetch, 5)
 LEAVE = (ApiKey.LeaveGroup, 5)
-"""An api: its key and a version that both sides support."""
+"""Each is an `Api`: the key of an API, and a version that the gateway and the broker support."""
 JOIN, SYNC = (ApiKey.JoinGroup, 9), (ApiKey.SyncGroup, 5)
 OLD_JOIN, OLD_SYNC = (ApiKey.JoinGroup, 3), (ApiKey.SyncGroup, 3)
 """Versions in which a new member needs no second request for its id."""
@@ -58,12 +58,12 @@ TXN_COMMIT, END_TXN = (ApiKey.TxnOffsetCommit, 5), (ApiKey.EndTxn, 5)
 CONSUMER_HEARTBEAT = (ApiKey.ConsumerGroupHeartbeat, 1)
 EPOCH_COMMIT = (ApiKey.OffsetCommit, 9)
 EPOCH_FETCH = (ApiKey.OffsetFetch, 9)
-"""Of a member of the consumer protocol, which commits and fetches by its epoch."""
+"""Requests of a member of the consumer protocol, which commits and fetches with its epoch."""
 
 SIZE = struct.Struct(">i")
 
 _MESSAGES = (
-    (codec.REQUESTS[68], codec.RESPONSES[68]),
+    (codec.REQUESTS[68], codec.RESPONSES[68]),  # ConsumerGroupHeartbeat
     (HeartbeatRequest, HeartbeatResponse),
     (JoinGroupRequest, JoinGroupResponse),
     (LeaveGroupRequest, LeaveGroupResponse),
@@ -78,7 +78,7 @@ _MESSAGES = (
 )
 _REQUESTS: Mapping[int, Any] = {request.API_KEY: request for request, _ in _MESSAGES}
 _RESPONSES: Mapping[int, Any] = {response.API_KEY: response for _, response in _MESSAGES}
-_NUMBER_AT = 8  # of the correlation id in a frame: after the size, the api's key and version
+_CORRELATION_ID_AT = 8  # in a frame: after the size, and the key and the version of the API
 
 
 def encode(api: Api, number: int, fields: Mapping[str, Any]) -> bytes:
@@ -95,8 +95,10 @@ def decode(api: Api, response: bytes) -> Any:
 
 
 class Template(NamedTuple):
-    """A request's frame before and after its correlation id, and its response after the correlation id if it
-    is without an error.
+    """An encoded request, to send with any correlation id.
+
+    `head` and `tail` are the frame before and after its correlation id. `no_error` is the response after its
+    correlation id, if it has no error.
     """
 
     api: Api
@@ -139,11 +141,11 @@ def _template(api: Api, fields: Mapping[str, Any], answer: Mapping[str, Any]) ->
     response = _message(_RESPONSES[api[0]], answer, version=api[1])
     response.with_header(correlation_id=0)
     no_error = bytes(response.encode(header=True))[SIZE.size :]
-    return Template(api, frame[:_NUMBER_AT], frame[_NUMBER_AT + SIZE.size :], no_error)
+    return Template(api, frame[:_CORRELATION_ID_AT], frame[_CORRELATION_ID_AT + SIZE.size :], no_error)
 
 
 def _message(kind: Any, fields: Mapping[str, Any], **version: int) -> Any:
-    """Return a message of this kind, or a part of one, from nested mappings."""
+    """Return a message of this class, or a part of one, from nested mappings."""
     return kind(**{name: _value(kind.fields[name], value) for name, value in fields.items()}, **version)
 
 

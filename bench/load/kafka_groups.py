@@ -1,4 +1,4 @@
-"""Groups of one member each at a coordinator that is reached by Kafka's protocol."""
+"""Forms groups of one member each at a coordinator that speaks Kafka's protocol."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,26 +14,27 @@ CONNECTIONS = 16
 async def form(
     address: Address, group_ids: Sequence[str], session_timeout_ms: int = SESSION_TIMEOUT_MS
 ) -> list[Membership]:
-    """Bring all groups to Stable. Return their members in the same order."""
-    waiting = list(enumerate(group_ids))[::-1]
+    """Form all groups until they are Stable. Return their members in the order of `group_ids`."""
+    to_form = list(enumerate(group_ids))[::-1]  # taken from the end
     members: dict[int, Membership] = {}
 
     async def work() -> None:
         connection = await Connection.open(address)
         try:
-            while waiting:
-                place, group_id = waiting.pop()
-                members[place] = await _form(connection, group_id, session_timeout_ms)
+            while to_form:
+                index, group_id = to_form.pop()
+                members[index] = await _form(connection, group_id, session_timeout_ms)
         finally:
             connection.close()
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(min(CONNECTIONS, len(group_ids))):
             tasks.create_task(work())
-    return [members[place] for place in range(len(group_ids))]
+    return [members[index] for index in range(len(group_ids))]
 
 
 async def _form(connection: Connection, group_id: str, session_timeout_ms: int) -> Membership:
+    """Let a member join a new group and sync. Raises WrongAnswer."""
     joined = expect_no_error(
         await connection.ask(
             OLD_JOIN,

@@ -1,4 +1,4 @@
-"""The counts of a load client."""
+"""The outcome of a load: counts and times of its responses."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,10 +12,11 @@ class WrongAnswer(RuntimeError):
 
 @dataclass
 class LoadResult:
-    """The responses to one load. `errors` counts the responses with an error by its code. `due_s` is when
-    each request was due, in seconds from the begin of the load, and `latency_s` how long after that its
-    response came, both in the order of the responses. `took_s` is from the first request to the last
-    response, `client_cores` the processor time of the load client divided by that.
+    """The responses to one load. `errors` counts them by error code.
+
+    `due_s` has for each response when its request was due, in seconds since the start of the load.
+    `latency_s` has the seconds from then until the response. `took_s` is the time from the first request to
+    the last response, and `client_cores` the mean number of cores that the client used.
     """
 
     errors: Counter[int] = field(default_factory=Counter)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kafka_why.contract.kafka.requests import (
-    AnyAnswered,
+    AnyAnsweredRequest,
     CommittedPartition,
     CommittedTopic,
     DeleteGroup,
@@ -23,7 +23,7 @@ from kafka_why.contract.kafka.requests import (
 )
 
 TOPIC = "bench-orders"
-"""The topic of the commits. It exists, because the brokers refuse commits to a topic that does not."""
+"""The topic of the commits. It must exist, because brokers refuse commits to a topic that does not."""
 
 PARTITIONS = 16
 SESSION_TIMEOUT_MS = 1_800_000  # group.max.session.timeout.ms
@@ -31,7 +31,7 @@ REBALANCE_TIMEOUT_MS = 60_000
 REPLY_PARTITION = 0
 ASSIGNMENT = b"an assignment of some forty-eight bytes, as usual"
 
-_COMMITS_OF_EIGHT = (1, 4, 6)
+_COMMITS_OF_EIGHT = (1, 4, 6)  # places of the commits among eight requests
 
 
 class Membership(NamedTuple):
@@ -43,14 +43,15 @@ class Membership(NamedTuple):
 
 
 def is_commit(number: int, groups: int) -> bool:
-    """Return True if request `number` of a load over this many groups is a commit. A group's requests are
-    mixed.
+    """Return True if request `number` of a load over `groups` groups is a commit.
+
+    Requests go to the groups in turn. Both the requests of one group and those of one turn are mixed.
     """
     return (number % groups + number // groups) % 8 in _COMMITS_OF_EIGHT
 
 
 def members_for(members: Sequence[Membership], number: int) -> Iterator[tuple[int, Membership]]:
-    """Yield the first `number` requests of a load: each member's turn comes after all others'."""
+    """Yield the number and the member of each of `number` requests of a load. The members take turns."""
     for n in range(number):
         yield n, members[n % len(members)]
 
@@ -74,7 +75,7 @@ def join_request(
 
 
 def sync_request(member: Membership, others: Sequence[Membership] = ()) -> SyncGroup:
-    """Return the SyncGroup of a member. The leader's has assignments for itself and the others."""
+    """Return the SyncGroup of a member. For the leader, `others` are all members, itself too."""
     return SyncGroup(
         group_id=member.group_id,
         correlation_id="",
@@ -125,7 +126,7 @@ def delete_request(group_id: str) -> DeleteGroup:
     return DeleteGroup(group_id=group_id, correlation_id="", reply_partition=REPLY_PARTITION, api_version=2)
 
 
-def mixed_requests(members: Sequence[Membership], number: int) -> list[AnyAnswered]:
+def mixed_requests(members: Sequence[Membership], number: int) -> list[AnyAnsweredRequest]:
     """Return this many heartbeats and commits of these groups of one member each."""
     return [
         commit_request(member, n) if is_commit(n, len(members)) else heartbeat_request(member)

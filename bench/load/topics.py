@@ -1,7 +1,7 @@
-"""A client on the coordinator's topics. It writes packs or single records, which are encoded beforehand.
+"""A client on the coordinator's topics. It writes single requests, or packs (several requests in one record).
 
-A record is encoded once, with a mark in the place of its number. The number replaces the mark when the record
-is sent. librdkafka writes and reads, on threads that need no interpreter.
+A record is encoded once, beforehand, with a placeholder that its number replaces when it is sent. librdkafka
+writes and reads on its own threads, which do not need Python's interpreter lock.
 """
 
 import random
@@ -19,32 +19,38 @@ from bench.load.requests import (
     REPLY_PARTITION,
     Membership,
     delete_request,
+    heartbeat_request,
     join_request,
     leave_request,
     sync_request,
 )
 from kafka_why.contract.codec import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of, unpack
-from kafka_why.contract.early_answers import EarlyAnswers
-from kafka_why.contract.kafka.requests import AnyAnswered, JoinGroup
+from kafka_why.contract.early_answers import EarlyAnswers, as_of
+from kafka_why.contract.kafka.requests import AnyAnsweredRequest, JoinGroup
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.partitioner import partition_of
 
 SILENCE_S = 300.0
-_MARK = b"@@@@@@@@"
-_DIGITS = len(_MARK)
-_AT_ONCE = 10_000
-_PACE_S = 0.005
-_ASK_UNDER_WAY = 60_000
+_PLACEHOLDER = b"@@@@@@@@"  # for the number of a record
+_DIGITS = len(_PLACEHOLDER)
+_POLL_RECORDS = 10_000
+_PACE_S = 0.005  # the longest pause between two looks at what is due
+_MAX_IN_FLIGHT = 60_000  # requests
+_EARLY_IN_A_ROW = 5  # answers of the replica before it counts as running
 
 _encode = msgspec.json.Encoder().encode
 
 
 class _Partition(Struct):
+    """The outcome of one partition, in a response to requests about offsets."""
+
     error_code: int = 0
 
 
 class _Topic(Struct):
+    """The outcomes of one topic's partitions."""
+
     partitions: list[_Partition] = []
 
 
@@ -69,38 +75,39 @@ _decode = msgspec.json.Decoder(Answer).decode
 
 
 class Record(NamedTuple):
-    """A record of the requests topic with a mark in the place of its number, and how many requests it has."""
+    """A record for the requests topic with a placeholder for its number."""
 
     partition: int
     key: bytes
     value: bytes
-    requests: int
+    requests: int  # the number of requests in the record
 
 
 @dataclass(slots=True)
-class _UnderWay:
-    """A record: when it was due, its number of requests, and the places of those that were answered."""
+class _InFlightRecord:
+    """A record in flight: when it was due, its number of requests, and the indexes of the answered ones."""
 
     due_s: float
     requests: int
-    answered: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)  # as text, from correlation ids
 
 
 class TopicsClient:
     """Sends records of requests, and matches the responses. For one thread.
 
-    Correlation ids are `<number of the record>.<place of the request>`.
+    Correlation ids are `<number of the record>.<index of the request>`.
     """
 
     def __init__(self, servers: str, prefix: str, *, packed: bool = True) -> None:
         self._layout = TopicLayout.named(prefix)
         self._packed = packed
-        # Random, because responses to a client that used the reply partition before may still come.
-        self._sent = random.getrandbits(30)
-        self._counting = EarlyAnswers()
-        self._under_way: dict[int, _UnderWay] = {}
+        # It starts at random, because responses to an earlier client of the reply partition may still come.
+        self._last_number = random.getrandbits(30)
+        self._early_answers = EarlyAnswers()
+        self._is_last_early = False  # the last response is the replica's
+        self._in_flight: dict[int, _InFlightRecord] = {}
         """By number of a record."""
-        self._waiting = 0
+        self._unanswered = 0  # requests
         connection = {"bootstrap.servers": servers, "log_level": 4}
         self._producer = Producer({**connection, "acks": "all", "enable.idempotence": True, "linger.ms": 0})
         self._request_partitions = len(
@@ -124,103 +131,120 @@ class TopicsClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def records(self, requests: Sequence[AnyAnswered], *, packed: bool | None = None) -> list[Record]:
-        """Encode requests: a record each, or packs by partition and slot, each in the order of the requests.
+    def records(self, requests: Sequence[AnyAnsweredRequest], *, packed: bool | None = None) -> list[Record]:
+        """Encode requests in order, as one record each or as packs.
 
-        If `packed` is None, the client's own setting holds.
+        A pack has requests of one partition and slot, a hash of the group id. If `packed` is None, the
+        client's own setting applies.
         """
         packed = self._packed if packed is None else packed
         return encoded(requests, self._request_partitions, packed=packed)
 
     def send(self, record: Record, due_s: float, on_append: Callable[[Message], None] | None = None) -> None:
-        """Append a record. `on_append` gets the record that the broker has acknowledged."""
-        number = self._sent = self._sent + 1
-        self._under_way[number] = _UnderWay(due_s, record.requests)
-        self._waiting += record.requests
+        """Append a record. `on_append` is called with the message when the broker has acknowledged it."""
+        number = self._last_number = self._last_number + 1
+        self._in_flight[number] = _InFlightRecord(due_s, record.requests)
+        self._unanswered += record.requests
         self._producer.produce(
             self._layout.requests_topic,
-            record.value.replace(_MARK, b"%0*x" % (_DIGITS, number)),
+            record.value.replace(_PLACEHOLDER, b"%0*x" % (_DIGITS, number)),
             record.key,
             record.partition,
             on_delivery=lambda error, message: _appended(error, message, on_append),
         )
 
     def receive(self, timeout_s: float) -> Iterator[tuple[int, float, Answer]]:
-        """Yield the responses that come in time: the place of the request, when it was due, the response."""
+        """Yield each response that arrives in time, after the index and the due time of its request."""
         self._producer.poll(0)
         first = self._consumer.poll(timeout_s)
         if first is None:
             return
-        for message in (first, *self._consumer.consume(_AT_ONCE, 0)):
+        for message in (first, *self._consumer.consume(_POLL_RECORDS, 0)):
             if message.error():
                 raise WrongAnswer(f"the responses topic cannot be read: {message.error()}")
             headers: Any = message.headers()
-            if not self._counting.accepts(message.partition(), headers):
-                continue  # a marker, or of a replica that has been replaced
+            if not self._early_answers.accepts(message.partition(), headers):
+                continue  # not a response, or one of a replica that has been replaced
             for value in unpack(message.value() or b""):
                 answer = _decode(value)
-                number, _, place = answer.correlation_id.partition(".")
-                waiting = self._under_way.get(int(number, 16)) if place else None
-                if waiting is None or place in waiting.answered:
-                    continue  # the second answer, or one to a client that used this reply partition before
-                waiting.answered.add(place)
-                self._waiting -= 1
-                if len(waiting.answered) == waiting.requests:
-                    del self._under_way[int(number, 16)]
-                yield int(place), waiting.due_s, answer
+                number, _, index = answer.correlation_id.partition(".")
+                record = self._in_flight.get(int(number, 16)) if index else None
+                if record is None or index in record.answered:
+                    continue  # the query's repetition of an early answer, or an answer to an earlier client
+                record.answered.add(index)
+                self._unanswered -= 1
+                if len(record.answered) == record.requests:
+                    del self._in_flight[int(number, 16)]
+                self._is_last_early = as_of(headers) is not None
+                yield int(index), record.due_s, answer
 
-    def ask(self, requests: Sequence[AnyAnswered]) -> list[Answer]:
-        """Send all requests, with a bound on those under way. Return their responses in the same order."""
+    def ask(self, requests: Sequence[AnyAnsweredRequest]) -> list[Answer]:
+        """Send all requests, a limited number at a time. Return their responses in the same order."""
         answers: dict[int, Answer] = {}
         records = iter(self.records(requests))
         record = next(records, None)
-        while record or self._waiting:
-            while record and self._waiting < _ASK_UNDER_WAY:
+        while record or self._unanswered:
+            while record and self._unanswered < _MAX_IN_FLIGHT:
                 self.send(record, time.perf_counter())
                 record = next(records, None)
-            answers.update((place, answer) for place, _, answer in self._some())
-        return [answers[place] for place in range(len(requests))]
+            answers.update((index, answer) for index, _, answer in self._receive_some())
+        return [answers[index] for index in range(len(requests))]
 
-    def one(self, record: Record) -> float:
-        """Send one record and wait for its responses. Return the seconds. Raises WrongAnswer for an error."""
+    def wait_for_replica(self) -> None:
+        """Send heartbeats for a missing group, until the replica answers several in a row.
+
+        The replica is the coordinator's process that answers before Spark's query does. Raises WrongAnswer
+        after SILENCE_S.
+        """
+        (record,) = self.records([heartbeat_request(Membership("no group", "nobody", 0))])
+        deadline_s, in_a_row = time.monotonic() + SILENCE_S, 0
+        while in_a_row < _EARLY_IN_A_ROW:
+            if time.monotonic() > deadline_s:
+                raise WrongAnswer(f"for {SILENCE_S:.0f} s the replica has answered nothing")
+            self.send(record, time.perf_counter())
+            for _ in self._receive_some():
+                in_a_row = in_a_row + 1 if self._is_last_early else 0
+
+    def time_one(self, record: Record) -> float:
+        """Send one record. Return the seconds until its last response. Raises WrongAnswer for an error."""
         began_s = time.perf_counter()
         self.send(record, began_s)
-        while self._waiting:
-            for _, _, answer in self._some():
+        while self._unanswered:
+            for _, _, answer in self._receive_some():
                 expect_no_error(answer)
         return time.perf_counter() - began_s
 
-    def closed(self, records: Iterator[Record], under_way: int, seconds: float) -> LoadResult:
-        """Keep so many requests under way, or at least one record, then wait for the last responses."""
-        counting = _Counting()
-        end_s = counting.began_s + seconds
+    def run_closed_loop(self, records: Iterator[Record], under_way: int, seconds: float) -> LoadResult:
+        """Keep at most `under_way` requests (but at least one record) in flight, then wait for them."""
+        counter = _LoadCounter()
+        end_s = counter.began_s + seconds
         record = next(records)
         while True:
             if time.perf_counter() < end_s:
-                while not self._waiting or self._waiting + record.requests <= under_way:
+                while not self._unanswered or self._unanswered + record.requests <= under_way:
                     self.send(record, time.perf_counter())
                     record = next(records)
-            elif not self._waiting:
-                return counting.result()
-            for _, due_s, answer in self._some():
-                counting.count(due_s, answer)
+            elif not self._unanswered:
+                return counter.result()
+            for _, due_s, answer in self._receive_some():
+                counter.count(due_s, answer)
 
-    def at_rate(self, records: Iterator[Record], rate: float, seconds: float) -> LoadResult:
-        """Send so many requests a second, whatever is answered, then wait for the last responses."""
-        counting = _Counting()
-        due_s, end_s = counting.began_s, counting.began_s + seconds
-        while due_s < end_s or self._waiting:
+    def run_at_rate(self, records: Iterator[Record], rate: float, seconds: float) -> LoadResult:
+        """Send `rate` requests a second, however many are answered, then wait for the last responses."""
+        counter = _LoadCounter()
+        due_s, end_s = counter.began_s, counter.began_s + seconds
+        while due_s < end_s or self._unanswered:
             while due_s < min(time.perf_counter(), end_s):
                 record = next(records)
                 self.send(record, due_s)
                 due_s += record.requests / rate
-            responses = self.receive(_PACE_S) if due_s < end_s else self._some()
-            for _, was_due_s, answer in responses:
-                counting.count(was_due_s, answer)
-        return counting.result()
+            responses = self.receive(_PACE_S) if due_s < end_s else self._receive_some()
+            for _, request_due_s, answer in responses:
+                counter.count(request_due_s, answer)
+        return counter.result()
 
-    def form(self, group_ids: Sequence[str], size: int = 1, **join: int) -> list[Membership]:
-        """Bring groups of this many members to Stable. Return the members, group by group."""
+    def form_groups(self, group_ids: Sequence[str], size: int = 1, **join: int) -> list[Membership]:
+        """Form groups of `size` members each, until they are Stable. Return the members, group by group."""
         joins: list[JoinGroup] = [join_request(group, **join) for group in group_ids for _ in range(size)]
         answers = [expect_no_error(answer) for answer in self.ask(joins)]
         members = [
@@ -229,36 +253,36 @@ class TopicsClient:
         ]
         syncs = []
         for first in range(0, len(members), size):
-            whole = members[first : first + size]
+            group = members[first : first + size]
             leader = answers[first].leader
-            syncs += [sync_request(m, whole if m.member_id == leader else ()) for m in whole]
+            syncs += [sync_request(m, group if m.member_id == leader else ()) for m in group]
         for answer in self.ask(syncs):
             expect_no_error(answer)
         return members
 
-    def end(self, members: Sequence[Membership]) -> None:
-        """Remove these members and delete their groups, so that later measurements are without them."""
+    def end_groups(self, members: Sequence[Membership]) -> None:
+        """Remove these members and delete their groups, so that they do not affect later measurements."""
         groups: dict[str, list[Membership]] = {}
         for member in members:
             groups.setdefault(member.group_id, []).append(member)
         self.ask([leave_request(group) for group in groups.values()])
         for answer in self.ask([delete_request(group_id) for group_id in groups]):
-            if answer.error != ErrorCode.GROUP_ID_NOT_FOUND:  # it has ended by itself
+            if answer.error != ErrorCode.GROUP_ID_NOT_FOUND:  # the group has ended by itself
                 expect_no_error(answer)
 
-    def _some(self) -> Iterator[tuple[int, float, Answer]]:
-        """Wait for some responses, and yield them. Raises WrongAnswer if none come."""
-        give_up_s = time.monotonic() + SILENCE_S
-        found = False
-        while not found:
-            for item in self.receive(0.1):
-                found = True
-                yield item
-            if not found and time.monotonic() > give_up_s:
-                raise WrongAnswer(f"no response for {SILENCE_S:.0f} s, {self._waiting} are missing")
+    def _receive_some(self) -> Iterator[tuple[int, float, Answer]]:
+        """Wait for responses, and yield them. Raises WrongAnswer if none arrive for SILENCE_S."""
+        deadline_s = time.monotonic() + SILENCE_S
+        has_response = False
+        while not has_response:
+            for response in self.receive(0.1):
+                has_response = True
+                yield response
+            if not has_response and time.monotonic() > deadline_s:
+                raise WrongAnswer(f"no response for {SILENCE_S:.0f} s, {self._unanswered} are missing")
 
 
-class _Counting:
+class _LoadCounter:
     """Counts the responses of one load."""
 
     def __init__(self) -> None:
@@ -286,24 +310,24 @@ def expect_no_error(answer: Answer) -> Answer:
     return answer
 
 
-def encoded(requests: Sequence[AnyAnswered], partitions: int, *, packed: bool) -> list[Record]:
+def encoded(requests: Sequence[AnyAnsweredRequest], partitions: int, *, packed: bool) -> list[Record]:
     """Encode requests for `TopicsClient.records`. `partitions` are those of the requests topic."""
-    sorted_out: dict[tuple[int, int], list[bytes]] = {}
+    by_slot: dict[tuple[int, int], list[bytes]] = {}
     records = []
-    for place, request in enumerate(requests):
+    for index, request in enumerate(requests):
         partition = partition_of(request.group_id, partitions)
-        value = _encode(structs.replace(request, correlation_id=f"{_MARK.decode()}.{place}"))
+        value = _encode(structs.replace(request, correlation_id=f"{_PLACEHOLDER.decode()}.{index}"))
         if packed:
-            sorted_out.setdefault((partition, slot_of(request.group_id)), []).append(value)
+            by_slot.setdefault((partition, slot_of(request.group_id)), []).append(value)
         else:
             records.append(Record(partition, request.group_id.encode(), value, 1))
-    for (partition, slot), values in sorted_out.items():
+    for (partition, slot), values in by_slot.items():
         records += [Record(partition, pack_key(slot), pack(part), len(part)) for part in _parts(values)]
     return records
 
 
 def _parts(values: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Cut the requests of a slot into packs."""
+    """Split the requests of a slot into packs within the limits of bytes and of requests."""
     part: list[bytes] = []
     size = 0
     for value in values:

@@ -1,4 +1,4 @@
-"""The rows of docs/performance.md, in the order in which they are measured."""
+"""The rows of docs/benchmarks.md, in the order in which they are measured."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -25,10 +25,11 @@ from bench.rows import (
     settling,
     through_gateway,
 )
-from bench.rows.bench import Bench, Found
+from bench.rows.bench import Bench, RowResult
 
-# Rows with the same initial delay are together, because they share systems. `idle` and `resting` do not.
-ROWS: Mapping[str, Callable[[Bench], Found]] = MappingProxyType(
+# Rows with the same initial rebalance delay are together, because they share systems, unless a row starts new
+# ones.
+ROWS: Mapping[str, Callable[[Bench], RowResult]] = MappingProxyType(
     {
         "latency": latency.measure,
         "mixed": mixed.measure,

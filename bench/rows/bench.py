@@ -5,37 +5,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from bench.apart import apart
 from bench.load.load_result import LoadResult
 from bench.report import Figure, Plot, say
-from bench.systems import Running
+from bench.separate_process import call_in_process
+from bench.systems import SystemProcesses
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-AT_ONCE_MS, KAFKAS_DELAY_MS = 0, 3_000
-"""group.initial.rebalance.delay.ms of the systems: none, and Kafka's default."""
+NO_DELAY_MS, DEFAULT_DELAY_MS = 0, 3_000
+"""Values of group.initial.rebalance.delay.ms: no delay, and Kafka's default."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The duration of measuring. Each repeat is a turn of all systems that are compared."""
+    """The durations and repeats of measurements. Each repeat is one turn of all systems that are compared."""
 
     repeats: int
-    load_s: float
-    singles: int
-    warm_up_s: float
+    load_s: float  # the duration of a load in one turn
+    single_requests: int  # of one turn, sent one at a time
+    warm_up_s: float  # the longest warm-up
     is_quick: bool
 
     @classmethod
     def of(cls, *, quick: bool) -> "Plan":
         if quick:
-            return cls(repeats=2, load_s=3.0, singles=15, warm_up_s=10.0, is_quick=True)
-        return cls(repeats=4, load_s=4.0, singles=40, warm_up_s=45.0, is_quick=False)
+            return cls(repeats=2, load_s=3.0, single_requests=15, warm_up_s=10.0, is_quick=True)
+        return cls(repeats=4, load_s=4.0, single_requests=40, warm_up_s=45.0, is_quick=False)
 
 
 @dataclass
-class Found:
+class RowResult:
     """A row's results, see `bench.report.Measured`."""
 
     figures: list[Figure] = field(default_factory=list)
@@ -50,28 +50,31 @@ class Bench:
 
     folder: Path
     plan: Plan
-    packed: bool
-    _running: dict[int, Running] = field(default_factory=dict)
+    packed: bool  # loads on the topics write several requests in one record
+    _running: dict[int, SystemProcesses] = field(default_factory=dict)  # at most one, by initial delay
     _starts: int = 0
 
-    def systems(self, initial_delay_ms: int) -> Running:
-        """Yield the systems with this delay. Those with another one end, because the machine is small."""
+    def systems(self, initial_delay_ms: int) -> SystemProcesses:
+        """Return the systems with this delay, and start them if needed.
+
+        Systems with another delay are ended first, because the machine is small.
+        """
         if initial_delay_ms not in self._running:
             self.close()
             say(f"starting broker, coordinator and gateway, initial delay {initial_delay_ms} ms")
             self._starts += 1
             folder = self.folder / f"systems-{self._starts}"
-            self._running[initial_delay_ms] = Running(folder, initial_delay_ms, packed=self.packed)
+            self._running[initial_delay_ms] = SystemProcesses(folder, initial_delay_ms, packed=self.packed)
         return self._running[initial_delay_ms]
 
-    def new_systems(self, initial_delay_ms: int) -> Running:
-        """Return the same, but without any groups yet."""
+    def new_systems(self, initial_delay_ms: int) -> SystemProcesses:
+        """Start and return new systems with this delay, which have no groups."""
         self.close()
         return self.systems(initial_delay_ms)
 
-    def load(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a load in a process of its own, and return its result."""
-        return apart(function, *args, **kwargs)
+    def call_in_process(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a load in a process of its own, and return its result."""
+        return call_in_process(function, *args, **kwargs)
 
     def close(self) -> None:
         """End all systems."""
@@ -80,11 +83,11 @@ class Bench:
 
 
 def client_figure(
-    what: str, ours: Sequence[LoadResult], beside: Sequence[LoadResult], beside_is: str
+    what: str, ours: Sequence[LoadResult], reference: Sequence[LoadResult], reference_name: str
 ) -> Figure:
-    """Return the processor time of the load client a second, at each side."""
-    cores, besides = ([outcome.client_cores for outcome in side] for side in (ours, beside))
-    return Figure(f"{what}: the load client's part", "cores", cores, besides, beside_is)
+    """Return the cores that the load client used, for each side."""
+    cores, reference_cores = ([outcome.client_cores for outcome in side] for side in (ours, reference))
+    return Figure(f"{what}: the load client's part", "cores", cores, reference_cores, reference_name)
 
 
 def errors_figure(what: str, errors: Sequence[int]) -> Figure:

@@ -1,7 +1,7 @@
-"""The page in a real browser, as a reader meets it: opened, dragged, and live.
+"""The page in a real browser: opening a page, dragging over the timeline, and live updates.
 
-The topics have 2,000 groups and a large one. Their records are made, not sent by members, so nothing runs but
-the broker, the page and the browser.
+The topics have 2,000 groups and a large one. Their records are generated instead of sent by members, so only
+the broker, the page and the browser run.
 """
 
 import json
@@ -18,7 +18,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from bench.browser import CHROMIUM, DRIVER, MISSING, browser
-from bench.page_browser import Opened, drag, opened, seen_ms, wait_for_answer, watch
+from bench.page_browser import Opened, drag, open_page, seen_ms, wait_for_exact_picture, watch_for_text
 from bench.page_history import GROUP_ID, RestartedGroup
 from bench.page_records import (
     GROUPS,
@@ -29,14 +29,14 @@ from bench.page_records import (
     entries_of,
     large_group,
     many_groups,
-    many_name,
-    named,
     offsets_of_large_group,
+    renamed,
     small_group,
+    small_group_name,
     view_record,
 )
 from bench.report import Figure, Limit, at_most, say
-from bench.rows.bench import Bench, Found
+from bench.rows.bench import Bench, RowResult
 from bench.systems import PREFIX, START_TIMEOUT_S
 from cli.processes.child import Child, ChildFailed
 from embedded.broker import EmbeddedBroker
@@ -44,19 +44,19 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.sticky.assignor import StickyAssignor
 from streaming.service.topics import prepare_topics
 
-LOOKS = 5
+REPEATS = 5
 SMALL_RESTARTS = 1
-GROUPS_LINE_MS, GROUPS_LINE_KB, GROUP_LINE_MS, DRAG_LINE_MS, LIVE_LINE_MS = 300, 100, 1_000, 50, 2_000
+GROUPS_LIMIT_MS, GROUPS_LIMIT_KB, GROUP_LIMIT_MS, DRAG_LIMIT_MS, LIVE_LIMIT_MS = 300, 100, 1_000, 50, 2_000
 _READY = "ready: "
 _READ_TIMEOUT_S = 300.0
-_BEGAN_S, _SMALL_BEGAN_S = 3_040, 60
-"""How long ago the groups formed, in seconds. All rebalances are of the last hour, and the last one is so
-young that no session of these groups (30 min) has ended when they go on.
+_LARGE_AGE_S, _SMALL_AGE_S = 3_040, 60
+"""The ages of the large and of the small groups, in seconds. With these ages, all rebalances are in the last
+hour, and the groups continue before a session of 30 min ends.
 """
 _REJOIN_MS = 4_000
 """Longer than a rebalance of these groups takes."""
 _PAUSE_S = 8.0
-"""Between two changes. The server makes a report of a large group again in a third of the time at most."""
+"""The pause between two changes. The server rebuilds the report of a large group in a third of it."""
 _SCRIPT_TIMEOUT_S = 120
 
 
@@ -81,7 +81,7 @@ class Topics:
         self.producer.flush()
 
     def begin(self) -> None:
-        """Write all that was before the page was opened."""
+        """Write all records that exist before the page is opened."""
         self.write(many_groups(self.small, self.layout))
         at_ms = _now_ms()
         self.write(offsets_of_large_group(self.layout, at_ms))
@@ -90,26 +90,27 @@ class Topics:
         )
 
     def new_group(self, number: int) -> Iterator[Record]:
-        """Return another small group, which is the first by name."""
-        yield from named(self.small, f"a-new-group-{number}", self.layout)
+        """Yield the records of another small group, whose name sorts before all others."""
+        yield from renamed(self.small, f"a-new-group-{number}", self.layout)
 
-    def left(self, group: RestartedGroup, group_id: str) -> list[Record]:
-        """Return the records of a member of a group that leaves now."""
-        first = len(group.history)
+    def leave_records(self, group: RestartedGroup, group_id: str) -> list[Record]:
+        """Let a member leave the group now, and return the records of the rebalance."""
+        entries_before = len(group.history)
+        # `leave` lets the members join again after this time, so the last record is of about now.
         group.wait_until(_now_ms() - _REJOIN_MS)
         group.leave()
-        return list(named(group, group_id, self.layout, first))
+        return list(renamed(group, group_id, self.layout, entries_before))
 
 
-def measure(bench: Bench) -> Found:
-    """Measure all, each several times. Raises ChildFailed if there is no browser."""
+def measure(bench: Bench) -> RowResult:
+    """Measure each action several times. Raises ChildFailed if there is no browser."""
     if not (CHROMIUM and DRIVER):
         raise ChildFailed(MISSING)
     bench.close()
     say("making the histories")
-    began_ms = _now_ms() - _BEGAN_S * 1000
-    large = large_group(StickyAssignor.name, RESTARTS, began_ms)
-    small = small_group(SMALL_RESTARTS, _now_ms() - _SMALL_BEGAN_S * 1000)
+    begin_ms = _now_ms() - _LARGE_AGE_S * 1000
+    large = large_group(StickyAssignor.name, RESTARTS, begin_ms)
+    small = small_group(SMALL_RESTARTS, _now_ms() - _SMALL_AGE_S * 1000)
     with EmbeddedBroker(bench.folder / "browser-broker") as broker:
         layout = TopicLayout.named(PREFIX)
         prepare_topics(broker.client_config, layout)
@@ -121,19 +122,23 @@ def measure(bench: Bench) -> Found:
             browser(bench.folder / "browser") as driver,
         ):
             driver.set_script_timeout(_SCRIPT_TIMEOUT_S)
-            opened(driver, f"{url}coordinator")  # the browser's own first page
-            figures = [*_many(driver, url), *_large(driver, url), *_live(driver, url, topics)]
+            open_page(driver, f"{url}coordinator")  # so that the browser's start is in no figure
+            figures = [
+                *_overview_figures(driver, url),
+                *_large_group_figures(driver, url),
+                *_live_figures(driver, url, topics),
+            ]
     entries = len(large.history)
     note = (
         f"the topics have {GROUPS:,} groups of {len(small.history)} entries and one of {entries:,}; "
         f"the page has read them {read_s:.0f} s after its start"
     )
-    return Found(figures, notes=[note])
+    return RowResult(figures, notes=[note])
 
 
 @contextmanager
 def _page(servers: str, folder: Path) -> Iterator[tuple[str, float]]:
-    """Start a page in its own process. Return its address, and the seconds until it has read the topics."""
+    """Start a page in its own process. Yield its address, and the seconds until it had read the topics."""
     began_s = time.monotonic()
     page = Child("page", ["page", "--bootstrap-servers", servers, "--prefix", PREFIX], folder / "page.log")
     try:
@@ -151,64 +156,65 @@ def _page(servers: str, folder: Path) -> Iterator[tuple[str, float]]:
 
 
 def _total(url: str) -> int:
+    """Return the number of groups that the page has read."""
     with urllib.request.urlopen(f"{url}api/groups", timeout=60) as response:
         return int(json.load(response)["total"])
 
 
-def _many(driver: Chrome, url: str) -> Iterator[Figure]:
-    looks = [opened(driver, url) for _ in range(LOOKS)]
+def _overview_figures(driver: Chrome, url: str) -> Iterator[Figure]:
+    pages = [open_page(driver, url) for _ in range(REPEATS)]
     what = f"the page of {GROUPS:,} groups opened"
-    yield _opened(what, looks, GROUPS_LINE_MS)
-    sent_kb = [look.sent_bytes / 1000 for look in looks]
-    yield Figure(f"{what}: sent, with its own files", "kB", sent_kb, line=at_most(GROUPS_LINE_KB))
+    yield _open_figure(what, pages, GROUPS_LIMIT_MS)
+    sent_kb = [page.received_bytes / 1000 for page in pages]
+    yield Figure(f"{what}: sent, with its own files", "kB", sent_kb, required=at_most(GROUPS_LIMIT_KB))
 
 
-def _large(driver: Chrome, url: str) -> Iterator[Figure]:
+def _large_group_figures(driver: Chrome, url: str) -> Iterator[Figure]:
     address = _address(url, GROUP_ID)
     what = f"group of {MEMBERS} members, {PARTITIONS:,} partitions, {2 * RESTARTS} rebalances"
-    yield _opened(f"{what}: opened first", [opened(driver, address)], GROUP_LINE_MS)
+    yield _open_figure(f"{what}: opened first", [open_page(driver, address)], GROUP_LIMIT_MS)
     with urllib.request.urlopen(_address(f"{url}api/", GROUP_ID), timeout=_READ_TIMEOUT_S) as response:
-        response.read()  # it waits for the whole history
-    looks = [opened(driver, address) for _ in range(LOOKS)]
-    yield _opened(f"{what}: opened again", looks, GROUP_LINE_MS)
+        response.read()  # the server answers once it has the whole history
+    pages = [open_page(driver, address) for _ in range(REPEATS)]
+    yield _open_figure(f"{what}: opened again", pages, GROUP_LIMIT_MS)
     drags_ms, exact_ms = [], []
-    for _ in range(LOOKS):
-        opened(driver, address)
+    for _ in range(REPEATS):
+        open_page(driver, address)
         dragged = drag(driver, 0.25, 0.75)
         drags_ms.append(dragged.ms)
-        exact_ms.append(wait_for_answer(driver))
-    yield _line(f"{what}: a drag until the picture has its time", drags_ms, at_most(DRAG_LINE_MS))
-    yield _line(f"{what}: a drag until the server's exact picture", exact_ms, None)
+        exact_ms.append(wait_for_exact_picture(driver))
+    yield _ms_figure(f"{what}: a drag until the picture has its time", drags_ms, at_most(DRAG_LIMIT_MS))
+    yield _ms_figure(f"{what}: a drag until the server's exact picture", exact_ms, None)
 
 
-def _live(driver: Chrome, url: str, topics: Topics) -> Iterator[Figure]:
-    opened(driver, url)
-    found_ms = []
-    for number in range(LOOKS):
+def _live_figures(driver: Chrome, url: str, topics: Topics) -> Iterator[Figure]:
+    open_page(driver, url)
+    delays_ms = []
+    for number in range(REPEATS):
         records = list(topics.new_group(number))
-        watch(driver, ".groups th a", f"a-new-group-{number}")
-        found_ms.append(_until_seen(driver, topics, records))
-    yield _line("live: a new group, on the page of all groups", found_ms, at_most(LIVE_LINE_MS))
+        watch_for_text(driver, ".groups th a", f"a-new-group-{number}")
+        delays_ms.append(_write_until_seen_ms(driver, topics, records))
+    yield _ms_figure("live: a new group, on the page of all groups", delays_ms, at_most(LIVE_LIMIT_MS))
     for what, group, group_id in (
         (f"a rebalance of {MEMBERS} members", topics.large, GROUP_ID),
-        ("a rebalance of 10 members", topics.small, many_name(0)),
+        ("a rebalance of 10 members", topics.small, small_group_name(0)),
     ):
-        opened(driver, _address(url, group_id))
-        found_ms = []
-        for _ in range(LOOKS):
-            records = topics.left(group, group_id)
-            watch(driver, ".rebalances a", f"#{_newest(driver) + 1}")
-            found_ms.append(_until_seen(driver, topics, records))
-        yield _line(f"live: {what}, on the group's page", found_ms, at_most(LIVE_LINE_MS))
+        open_page(driver, _address(url, group_id))
+        delays_ms = []
+        for _ in range(REPEATS):
+            records = topics.leave_records(group, group_id)
+            watch_for_text(driver, ".rebalances a", f"#{_newest(driver) + 1}")
+            delays_ms.append(_write_until_seen_ms(driver, topics, records))
+        yield _ms_figure(f"live: {what}, on the group's page", delays_ms, at_most(LIVE_LIMIT_MS))
 
 
-def _until_seen(driver: Chrome, topics: Topics, records: list[Record]) -> float:
-    """Return the milliseconds from before records are written until the page shows what is watched."""
+def _write_until_seen_ms(driver: Chrome, topics: Topics, records: list[Record]) -> float:
+    """Write records, and return the milliseconds until the page shows the watched text."""
     began_ms = time.time_ns() / 1e6
     topics.write(records)
-    found_ms = seen_ms(driver) - began_ms
+    delay_ms = seen_ms(driver) - began_ms
     time.sleep(_PAUSE_S)
-    return found_ms
+    return delay_ms
 
 
 def _newest(driver: Chrome) -> int:
@@ -220,12 +226,12 @@ def _address(url: str, group_id: str) -> str:
     return f"{url}group?{urlencode({'id': group_id})}"
 
 
-def _opened(what: str, looks: list[Opened], line_ms: float) -> Figure:
-    return _line(what, [look.ms for look in looks], at_most(line_ms))
+def _open_figure(what: str, pages: list[Opened], limit_ms: float) -> Figure:
+    return _ms_figure(what, [page.ms for page in pages], at_most(limit_ms))
 
 
-def _line(what: str, values_ms: list[float], line: Limit | None) -> Figure:
-    return Figure(what, "ms", values_ms, line=line)
+def _ms_figure(what: str, values_ms: list[float], required: Limit | None) -> Figure:
+    return Figure(what, "ms", values_ms, required=required)
 
 
 def _now_ms() -> int:

@@ -1,9 +1,9 @@
-"""The time in which a group forms, and in which it takes one more member, beside Kafka's coordinator.
+"""The time until a group has formed, and until one more member has joined, beside Kafka's coordinator.
 
-The time is from the first JoinGroup request to the last SyncGroup response, with the round for member ids
-(KIP-394) that all new members make, and with Kafka's default initial delay of 3 s. Members of the group find
-from their heartbeats that another member has joined. They send heartbeats every 3 s, the default of Kafka's
-clients: on both sides this is most of the time.
+The time is from the first JoinGroup request to the last SyncGroup response. It includes the extra request of
+new members for their ids (KIP-394), and Kafka's default initial delay of 3 s. Members learn from their
+heartbeats that another member has joined. They send one every 3 s, the default of Kafka's clients. This wait
+is most of the time on both sides.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from bench.load.connection import Connection
 from bench.load.member import LoadGroup
 from bench.report import Figure, ratio_at_most, say
-from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
+from bench.rows.bench import DEFAULT_DELAY_MS, Bench, Plan, RowResult
 from bench.systems import BEHIND_GATEWAY, KAFKAS_OWN, RunningSystems
 from kafka_why.connections.address import Address
 
@@ -25,66 +25,67 @@ TIMEOUT_S = 300.0
 
 
 @dataclass
-class Formed:
-    """Seconds, one value a turn."""
+class JoinTimes:
+    """The seconds until a group has formed, and until one more member has joined, one value a turn."""
 
-    first_s: list[float] = field(default_factory=list)
+    formed_s: list[float] = field(default_factory=list)
     one_more_s: list[float] = field(default_factory=list)
 
 
-def measure(bench: Bench) -> Found:
+def measure(bench: Bench) -> RowResult:
     """Form groups, alternately ours and Kafka's."""
-    world = bench.systems(KAFKAS_DELAY_MS).world
-    found = Found()
+    systems = bench.systems(DEFAULT_DELAY_MS).running
+    row = RowResult()
     for members in (*SIZES, LARGE):
         say(f"  a group of {members} members")
-        ours, kafkas = bench.load(alternate, world, bench.plan, members)
+        ours, kafkas = bench.call_in_process(alternate, systems, bench.plan, members)
         what = f"{members} members, from the first JoinGroup to the last SyncGroup response"
-        found.figures.append(Figure(what, "s", ours.first_s, kafkas.first_s, "Kafka's own"))
+        row.figures.append(Figure(what, "s", ours.formed_s, kafkas.formed_s, "Kafka's own"))
         if members in SIZES:
             what = f"one more joins {members} members, until all are settled"
-            line, goal = ratio_at_most(1.3), ratio_at_most(1.1)
-            found.figures.append(
-                Figure(what, "s", ours.one_more_s, kafkas.one_more_s, "Kafka's own", line, goal)
+            required, target = ratio_at_most(1.3), ratio_at_most(1.1)
+            row.figures.append(
+                Figure(what, "s", ours.one_more_s, kafkas.one_more_s, "Kafka's own", required, target)
             )
-    return found
+    return row
 
 
-def alternate(world: RunningSystems, plan: Plan, members: int) -> tuple[Formed, Formed]:
-    """Return ours and Kafka's. Raises an ExceptionGroup of WrongAnswer."""
-    return asyncio.run(_alternate(world, plan, members))
+def alternate(systems: RunningSystems, plan: Plan, members: int) -> tuple[JoinTimes, JoinTimes]:
+    """Return the times at our coordinator and at Kafka's. Raises an ExceptionGroup of WrongAnswer."""
+    return asyncio.run(_alternate(systems, plan, members))
 
 
-async def _alternate(world: RunningSystems, plan: Plan, members: int) -> tuple[Formed, Formed]:
-    ours, kafkas = Formed(), Formed()
-    sides: Sequence[tuple[Sequence[str], Address, Formed]] = (
-        (BEHIND_GATEWAY, world.ours, ours),
-        (KAFKAS_OWN, world.kafkas, kafkas),
+async def _alternate(systems: RunningSystems, plan: Plan, members: int) -> tuple[JoinTimes, JoinTimes]:
+    ours, kafkas = JoinTimes(), JoinTimes()
+    sides: Sequence[tuple[Sequence[str], Address, JoinTimes]] = (
+        (BEHIND_GATEWAY, systems.ours, ours),
+        (KAFKAS_OWN, systems.kafkas, kafkas),
     )
     for turn in range(min(plan.repeats, 3)):
         say(f"    turn {turn + 1}")
-        for systems, address, formed in sides:
-            with world.alone(systems):
-                await form(address, members, formed, one_more=members in SIZES)
+        for system_names, address, times in sides:
+            with systems.run_only(system_names):
+                await form(address, members, times, one_more=members in SIZES)
     return ours, kafkas
 
 
-async def form(address: Address, members: int, formed: Formed, *, one_more: bool) -> None:
-    """Form a new group, let one more member join, and end the group; add the seconds to `formed`."""
+async def form(address: Address, members: int, times: JoinTimes, *, one_more: bool) -> None:
+    """Form a new group, let one more member join, and end the group; add the seconds to `times`."""
     group = LoadGroup(f"forming-{uuid.uuid4()}")
-    first = [await group.add(address) for _ in range(members)]
+    members_added = [await group.add(address) for _ in range(members)]
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
         began_s = time.perf_counter()
-        living = [tasks.create_task(member.live()) for member in first]
-        formed.first_s.append(await group.formed_at_s() - began_s)
+        member_tasks = [tasks.create_task(member.live()) for member in members_added]
+        times.formed_s.append(await group.formed_at_s() - began_s)
         if one_more:
             added = await group.add(address)
             began_s = time.perf_counter()
-            living.append(tasks.create_task(added.live()))
-            formed.one_more_s.append(await group.formed_at_s() - began_s)
-        for task in living:
+            member_tasks.append(tasks.create_task(added.live()))
+            times.one_more_s.append(await group.formed_at_s() - began_s)
+        for task in member_tasks:
             task.cancel()
-    connection = await Connection.open(address)  # some of the members' connections wait for a response
+    # A new connection, because some of the members' connections wait for a response.
+    connection = await Connection.open(address)
     await group.leave(connection)
     connection.close()
     group.close()

@@ -1,1 +1,1 @@
-"""The scripted run: a group that rebalances while consumers and the coordinator are killed, and its proof."""
+"""The scripted run: a group that rebalances while processes are killed, and the checks of its outcome."""

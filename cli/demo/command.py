@@ -10,27 +10,9 @@ import click
 from kafka.errors import KafkaError
 
 from cli.demo.story import Demo, RocketMqDemo
-from cli.demo.watch import NotSeen
-from cli.processes.child import ChildFailed
-from embedded.broker import BrokerFailed
-from embedded.jars import JarsUnavailable
-from embedded.java import JavaNotFound
-from kafka_why.cli.output import configure_logs, show, show_stderr
-from kafka_why.local_files import FolderError
-from kafka_why.topic_reader import ClientError
+from kafka_why.cli.output import show, show_stderr
+from kafka_why.errors import UserFacingError
 from kafka_why.wording import visible_lines, visible_text
-
-FAILURES = (
-    BrokerFailed,
-    ChildFailed,
-    ClientError,
-    FolderError,
-    JarsUnavailable,
-    JavaNotFound,
-    KafkaError,
-    NotSeen,
-    OSError,
-)
 
 
 @click.command()
@@ -49,7 +31,6 @@ def demo(data_dir: Path | None, rocketmq: bool) -> None:
     and continues. With --rocketmq, the consumers of RocketMQ's quick start come and go, and two of them have
     the same client id. The exit code is 0 if every check holds.
     """
-    configure_logs()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the children, as Ctrl-C does
     if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
         raise click.UsageError(f"{data_dir} is not empty; the demo needs an empty folder")
@@ -69,12 +50,12 @@ def _play(story: Demo | RocketMqDemo) -> bool:
     started_s = time.monotonic()
     try:
         checks = story.play()
-    except FAILURES as error:
+    except (UserFacingError, KafkaError, OSError) as error:
         show_stderr(visible_lines(f"\nThe demo could not continue: {error}".expandtabs()))
         return False
     ok = all(check.ok for check in checks)
     verdict = "All checks passed" if ok else "Some checks FAILED"
-    found = [f"  {'ok  ' if check.ok else 'FAIL'}  {check.claim} ({check.finding})" for check in checks]
-    end = f"{verdict}, in {time.monotonic() - started_s:.0f} s."
-    show(visible_text(["", "The checks:", "", *found, "", end]))
+    check_lines = [f"  {'ok  ' if check.ok else 'FAIL'}  {check.claim} ({check.finding})" for check in checks]
+    conclusion = f"{verdict}, in {time.monotonic() - started_s:.0f} s."
+    show(visible_text(["", "The checks:", "", *check_lines, "", conclusion]))
     return ok

@@ -70,13 +70,13 @@ def line_writer(stack: ExitStack, consumed: Path) -> Callable[[Sequence[Any]], N
     file = stack.enter_context(os.fdopen(descriptor, "ab"))
 
     def write(records: Sequence[Any]) -> None:
-        file.write(b"".join(_line(record) for record in records))
+        file.write(b"".join(_json_line(record) for record in records))
         file.flush()  # the kernel has the lines now, so even SIGKILL loses no record that counts as processed
 
     return write
 
 
-def _line(record: Any) -> bytes:
+def _json_line(record: Any) -> bytes:
     line = {
         "topic": record.topic,
         "partition": record.partition,

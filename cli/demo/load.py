@@ -44,12 +44,12 @@ class Load(BackgroundThread):
             self._send(f"record-{number:06}", number % self._partitions)
 
     def _send(self, value: str, partition: int) -> None:
-        sent = self._producer.send(self._topic, value=value.encode(), partition=partition)
-        sent.add_callback(lambda _metadata: self.acknowledged.add(value))
+        future = self._producer.send(self._topic, value=value.encode(), partition=partition)
+        future.add_callback(lambda _metadata: self.acknowledged.add(value))
 
 
-def consumed(paths: Iterable[Path]) -> Counter[str]:
-    """Count the values in the consumers' files, without lines that a kill has cut."""
+def count_consumed(paths: Iterable[Path]) -> Counter[str]:
+    """Return how often each value is in the consumers' files, without a last line that a kill cut short."""
     counts: Counter[str] = Counter()
     for path in paths:
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []

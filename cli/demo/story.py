@@ -1,28 +1,28 @@
-"""The demo's story, step by step: a group of consumers, and a coordinator that is killed."""
+"""The demo's stories: Kafka consumers and a killed coordinator, RocketMQ clients with one client id."""
 
 import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 from cli.demo import consumer, watch
-from cli.demo.load import Load, consumed
+from cli.demo.load import Load, count_consumed
 from cli.demo.watch import (
     PATIENCE_S,
     DemoCheck,
     HistoryWatch,
     Narrator,
     NotSeen,
-    first,
+    find_first,
+    find_removed,
+    find_stable,
     json_line,
     partitions_held,
-    removed,
-    stable_with,
     wait_until,
 )
 from cli.processes.child import GROUP_COORDINATOR, Child, Children
@@ -46,13 +46,16 @@ PARTITIONS = 12
 RECORDS_PER_S = 40.0
 SETTING = "group.initial.rebalance.delay.ms=3000"
 
+# Each joins if a rebalance was over before the coordinator was frozen.
 SPARE_CONSUMERS = ("consumer-5", "consumer-6", "consumer-7", "consumer-8")
 # The part of a member id after the client id. The text leaves it out, because readers know the client ids.
 _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Demo:
-    """A run of the demo, of a few minutes. It prints each step, and the group's history as it is written.
+    """A run of the demo with Kafka consumers. It takes a few minutes.
+
+    It prints each step, and the group's history as it is written.
 
     Every process that it starts has ended when `play` returns or raises. All files are in `data_dir`, which
     has nothing else. If the story cannot continue, `play` raises `ChildFailed`, `NotSeen`, or an error of
@@ -63,12 +66,12 @@ class Demo:
         self.data_dir = data_dir.absolute()
         self._folder = self.data_dir / "coordinator"
         self._narrator = Narrator()
-        self._coordinator_starts = 0
+        self._coordinator_numbers = count(1)
         self._consumers: dict[str, Child] = {}
         self._consumed: list[Path] = []
 
     def play(self) -> list[DemoCheck]:
-        """Play the story, and return the checks of its end."""
+        """Play the story, and return the checks at its end."""
         make_private_folder(self.data_dir)
         with ExitStack() as stack:
             self._set_up(stack)
@@ -81,7 +84,7 @@ class Demo:
             with closing(kafka_clients.admin(self._client_config)) as admin:
                 groups_of_broker = [group["group_id"] for group in admin.list_groups()]
             return [
-                watch.all_consumed(self._load.acknowledged, consumed(self._consumed)),
+                watch.all_consumed(self._load.acknowledged, count_consumed(self._consumed)),
                 watch.only_expired(self._watch.entries, "consumer-2"),
                 watch.one_owner_each(self._watch.entries, PARTITIONS),
                 watch.broker_has_no_group(groups_of_broker),
@@ -96,9 +99,8 @@ class Demo:
         self._start_coordinator()
         self._narrator.say("the coordinator is ready")
         self._start_gateway()
-        events_topic = TopicLayout.named().events_topic
         self._watch = stack.enter_context(
-            HistoryWatch(self._client_config, events_topic, GROUP, self._print_entry)
+            HistoryWatch(self._client_config, TopicLayout.named().events_topic, GROUP, self._print_entry)
         )
         self._load = stack.enter_context(Load(self._client_config, TOPIC, PARTITIONS, RECORDS_PER_S))
         self._narrator.say(f"{RECORDS_PER_S:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
@@ -117,7 +119,7 @@ class Demo:
     def _one_dies(self) -> None:
         self._narrator.step("consumer-2 is killed (SIGKILL): only its silence shows that")
         self._consumers.pop("consumer-2").kill()
-        self._watch.wait_for("consumer-2 is removed", removed("consumer-2"), PATIENCE_S)
+        self._watch.wait_for("consumer-2 is removed", find_removed("consumer-2"), PATIENCE_S)
         self._wait_until_stable()
 
     def _one_joins(self) -> None:
@@ -130,7 +132,7 @@ class Demo:
         leaver = self._consumers.pop("consumer-1")
         self._freeze_in_a_rebalance(leaver.terminate)
         self._coordinator.kill()
-        with ServiceFolder(self._folder).locked():  # its JVM holds the lock until it has ended, too
+        with ServiceFolder(self._folder).locked():  # wait for its JVM, which holds the lock until its end
             pass
         leaver.stop()
         self._narrator.say(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")
@@ -141,16 +143,16 @@ class Demo:
         self._wait_until_stable()
 
     def _freeze_in_a_rebalance(self, begin: Callable[[], None]) -> None:
-        """Freeze the coordinator in a rebalance that `begin`, or else another consumer, starts."""
-        starts: list[Callable[[], None]] = [begin]
-        starts += [partial(self._start_consumer, name) for name in SPARE_CONSUMERS]
-        for start in starts:
-            mark = len(self._watch.entries)
-            start()
-            preparing = first(EntryType.PREPARING_REBALANCE)
-            self._watch.wait_for("a rebalance", preparing, PATIENCE_S, since=mark)
+        """Freeze the coordinator in the rebalance that `begin` or a later join of a spare consumer starts."""
+        joins = (partial(self._start_consumer, name) for name in SPARE_CONSUMERS)
+        starts: list[Callable[[], None]] = [begin, *joins]
+        for start_rebalance in starts:
+            entries_before = len(self._watch.entries)
+            start_rebalance()
+            preparing = find_first(EntryType.PREPARING_REBALANCE)
+            self._watch.wait_for("a rebalance", preparing, PATIENCE_S, since=entries_before)
             self._coordinator.freeze()
-            self._watch.catch_up()  # a busy machine may have written a whole rebalance at once
+            self._watch.catch_up()  # the rebalance may have ended before the freeze
             if self._watch.entries[-1].to_state == GroupState.PREPARING_REBALANCE:
                 return
             self._coordinator.thaw()
@@ -161,23 +163,24 @@ class Demo:
     def _all_is_consumed(self) -> None:
         self._narrator.step("The stream ends, and the consumers consume what is left")
         self._load.stop()
-        with suppress(NotSeen):
-            wait_until("the last records", lambda: self._load.acknowledged <= consumed(self._consumed).keys())
+        with suppress(NotSeen):  # `watch.all_consumed` then reports what is missing
+            wait_until(
+                "the last records", lambda: self._load.acknowledged <= count_consumed(self._consumed).keys()
+            )
 
     def _all_leave(self) -> None:
         self._narrator.step("The consumers leave, and the coordinator is stopped")
-        mark = len(self._watch.entries)
+        entries_before = len(self._watch.entries)
         for child in self._consumers.values():
             child.terminate()
-        self._watch.wait_for("an empty group", first(EntryType.EMPTY), PATIENCE_S, since=mark)
+        self._watch.wait_for("an empty group", find_first(EntryType.EMPTY), PATIENCE_S, since=entries_before)
         for child in self._consumers.values():
             child.stop()
         self._coordinator.stop()
 
     def _start_coordinator(self) -> None:
-        self._coordinator_starts += 1
         self._coordinator = self._children.start(
-            f"coordinator-{self._coordinator_starts}",
+            f"coordinator-{next(self._coordinator_numbers)}",
             *("run", "--json", "--bootstrap-servers", str(self._client_config)),
             *("--data-dir", str(self.data_dir), "-c", SETTING),
         )
@@ -204,9 +207,9 @@ class Demo:
         )
 
     def _wait_until_stable(self) -> None:
-        # A generation of exactly the running consumers has its assignment.
+        """Wait until a generation of exactly the running consumers has its assignment."""
         names = ", ".join(self._consumers)
-        stable = self._watch.wait_for(f"a stable group of {names}", stable_with(self._consumers), PATIENCE_S)
+        stable = self._watch.wait_for(f"a stable group of {names}", find_stable(self._consumers), PATIENCE_S)
         shares = ", ".join(f"{name} has {number_list(p)}" for name, p in partitions_held(stable).items())
         self._narrator.say(f"generation {stable.generation} is stable: {shares}")
 
@@ -214,10 +217,7 @@ class Demo:
         member = f" {entry.member_id}" if entry.member_id else ""
         text = _UUID.sub("", f"{entry.type}{member}: {entry.reason}")
         line = f"    generation {entry.generation:<2} {text} [{entry.rule}]"
-        self._narrator.say(line, entry.at_ms / 1000)
-
-
-# The demo's story with RocketMQ: the consumers of its quick start come, go, and get one client id twice.
+        self._narrator.say(line, at_s=entry.at_ms / 1000)
 
 
 # Names in RocketMQ's quick start.
@@ -230,11 +230,14 @@ _RECEIVED = re.compile(r"UNIQ_KEY=(\w+)")
 
 
 class RocketMqDemo:
-    """A run of the story, of two minutes. It prints each step, and what `why` reports.
+    """A run of the demo with the consumers of RocketMQ's quick start. It takes two minutes.
+
+    It prints each step, and what `why` reports.
 
     Every process that it starts has ended when `play` returns or raises. All files are in `data_dir`, which
-    has nothing else. `gateway` and `page` are addresses, from the start of the story on. If the story cannot
-    continue, `play` raises ChildFailed, NotSeen, JarsUnavailable, JavaNotFound or ClusterUnavailable.
+    has nothing else. `gateway` and `page` are addresses, which are set once the processes are ready. If the
+    story cannot continue, `play` raises ChildFailed, NotSeen, JarsUnavailable, JavaNotFound or
+    ClusterUnavailable.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -243,7 +246,7 @@ class RocketMqDemo:
         self._consumers: dict[str, Child] = {}
 
     def play(self) -> list[DemoCheck]:
-        """Play the story, and return the checks of its end."""
+        """Play the story, and return the checks at its end."""
         make_private_folder(self.data_dir)
         with ExitStack() as stack:
             self._children = stack.enter_context(Children(self.data_dir))
@@ -261,17 +264,29 @@ class RocketMqDemo:
             self._narrator.step(
                 "A consumer starts with the client id of consumer-1, and 1000 messages are sent"
             )
-            faults = self._one_id_twice()
+            why_text = self._start_duplicate()
             self._narrator.step("It is stopped")
             self._consumers.pop("consumer-1 again").stop()
             self._wait_until_shared()
             self._wait_until_consumed()
             self._narrator.step("The history of the group, with a reason for each change")
             history = self._why("--bootstrap-servers", self._broker)
-        return [self._all_consumed(), _named(faults), _remembered(history)]
+        return [
+            self._all_consumed(),
+            _check_names(
+                "why named the client id, and the queues that nobody read",
+                why_text,
+                (SymptomKind.DUPLICATE, SymptomKind.NO_READER),
+            ),
+            _check_names(
+                "the history names the killed client and the duplicate client id",
+                history,
+                ("@consumer-2", "client left", "duplicate client id"),
+            ),
+        ]
 
-    def look(self) -> None:
-        """Do nothing while a client id is there twice. Override it to take a picture of the group."""
+    def on_duplicate(self) -> None:
+        """Do nothing. A subclass can take a picture here, while two consumers have the same client id."""
 
     def _set_up(self) -> None:
         self._narrator.step("Start RocketMQ, a Kafka broker, the coordinator and its gateways")
@@ -294,14 +309,14 @@ class RocketMqDemo:
             self._consumers[name] = self._consumer(name)
         self._wait_until_shared()
 
-    def _one_id_twice(self) -> str:
-        """Start the second client. Return what `why` reports on the cluster."""
+    def _start_duplicate(self) -> str:
+        """Start another consumer with the client id of consumer-1. Return what `why --namesrv` reports."""
         self._consumers["consumer-1 again"] = self._consumer("consumer-1", log="consumer-1-again")
         self._wait_for(
             "queues without a reader", lambda poll: bool(poll.duplicates()) and not _is_shared(poll)
         )
         self._send("producer-2")
-        self.look()
+        self.on_duplicate()
         return self._why("--namesrv", self.gateway)
 
     def _consumer(self, name: str, log: str = "") -> Child:
@@ -311,7 +326,7 @@ class RocketMqDemo:
     def _send(self, name: str) -> None:
         producer = self._java(name, f"{_QUICK_START}.Producer")
         wait_until("the end of the producer", lambda: not producer.is_running)
-        self._narrator.say(f"{len(self._ids(_SENT, 'producer-*.log'))} messages are sent so far")
+        self._narrator.say(f"{len(self._message_ids(_SENT, 'producer-*.log'))} messages are sent so far")
 
     def _java(self, log: str, main_class: str, *arguments: str, instance: str = "DEFAULT") -> Child:
         options = (
@@ -321,26 +336,26 @@ class RocketMqDemo:
         return self._children.start(log, *options, main_class, *arguments, program=find_java())
 
     def _wait_until_shared(self) -> None:
-        # Each queue is held once, by a running consumer.
+        """Wait until each queue is held by one consumer, and every running consumer answers polls."""
         names = sorted(self._consumers)
         poll = self._wait_for(
             f"queues shared by {', '.join(names)}",
-            lambda poll: _is_shared(poll) and len(poll.client_ids) == len(names) == len(poll.reports),
+            lambda poll: _is_shared(poll) and len(poll.client_ids) == len(names) == len(poll.answers),
         )
-        for client in poll.reports:
+        for client in poll.answers:
             self._narrator.say(f"{client.client_id} has {queues_text(client.queues)}")
 
-    def _wait_for(self, what: str, found: Callable[[GroupPoll], bool]) -> GroupPoll:
-        """Poll the clients until `found` is true, and return that poll. Raises NotSeen."""
+    def _wait_for(self, what: str, condition: Callable[[GroupPoll], bool]) -> GroupPoll:
+        """Poll the clients until `condition` is true of a poll, and return that poll. Raises NotSeen."""
         polls = list[GroupPoll]()
 
-        def is_found() -> bool:
+        def is_satisfied() -> bool:
             with suppress(HistoryUnavailable):  # no consumer has sent a heartbeat
                 polls.append(asyncio.run(self._poll()))
-                return found(polls[-1])
+                return condition(polls[-1])
             return False
 
-        wait_until(what, is_found)
+        wait_until(what, is_satisfied)
         return polls[-1]
 
     async def _poll(self) -> GroupPoll:
@@ -348,11 +363,12 @@ class RocketMqDemo:
             return await cluster.poll(ROCKETMQ_GROUP)
 
     def _wait_until_consumed(self) -> None:
-        sent = self._ids(_SENT, "producer-*.log")
-        with suppress(NotSeen):
-            wait_until("the last messages", lambda: sent <= self._ids(_RECEIVED, "consumer-*.log"))
+        sent = self._message_ids(_SENT, "producer-*.log")
+        with suppress(NotSeen):  # `_all_consumed` then reports what is missing
+            wait_until("the last messages", lambda: sent <= self._message_ids(_RECEIVED, "consumer-*.log"))
 
     def _why(self, *where: str) -> str:
+        """Run `why` for the group, print its output as a terminal would show it, and return it."""
         command = [str(GROUP_COORDINATOR), "why", ROCKETMQ_GROUP, *where]
         text = subprocess.run(command, capture_output=True, text=True).stdout
         show()
@@ -360,34 +376,25 @@ class RocketMqDemo:
         show(visible_lines(text))
         return text
 
-    def _ids(self, pattern: re.Pattern[str], logs: str) -> set[str]:
+    def _message_ids(self, pattern: re.Pattern[str], logs: str) -> set[str]:
+        """Return the ids that `pattern` finds in the files of the glob `logs`."""
         texts = (path.read_text(errors="replace") for path in self.data_dir.glob(logs))
         return set(chain.from_iterable(map(pattern.findall, texts)))
 
     def _all_consumed(self) -> DemoCheck:
-        sent = self._ids(_SENT, "producer-*.log")
-        missing = sent - self._ids(_RECEIVED, "consumer-*.log")
+        sent = self._message_ids(_SENT, "producer-*.log")
+        missing = sent - self._message_ids(_RECEIVED, "consumer-*.log")
         finding = f"{len(sent)} sent, {len(missing)} of them not consumed"
         return DemoCheck("every message was consumed", bool(sent) and not missing, finding)
 
 
 def _is_shared(poll: GroupPoll) -> bool:
-    held = chain.from_iterable(client.queues for client in poll.reports)
+    """Return True if each queue of the topic is held by exactly one client."""
+    held = chain.from_iterable(client.queues for client in poll.answers)
     return sorted(held) == sorted(queue for queue in poll.queues if queue.topic == ROCKETMQ_TOPIC)
 
 
-def _named(report: str) -> DemoCheck:
-    """Check that polls showed both faults while a client id was there twice."""
-    missing = [kind for kind in (SymptomKind.DUPLICATE, SymptomKind.NO_READER) if kind not in report]
-    finding = f"not named: {', '.join(missing) or 'none'}"
-    return DemoCheck("why named the client id, and the queues that nobody read", not missing, finding)
-
-
-def _remembered(history: str) -> DemoCheck:
-    """Check that the history names the killed client and the duplicate client id."""
-    wanted = ("@consumer-2", "client left", "duplicate client id")
-    missing = [text for text in wanted if text not in history]
-    finding = f"not in it: {', '.join(missing) or 'none'}"
-    return DemoCheck(
-        "the history names the killed client and the client id that was twice", not missing, finding
-    )
+def _check_names(claim: str, text: str, names: Sequence[str]) -> DemoCheck:
+    """Check that `text` has all `names`."""
+    missing = [name for name in names if name not in text]
+    return DemoCheck(claim, not missing, f"not named: {', '.join(missing) or 'none'}")

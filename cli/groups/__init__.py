@@ -1,5 +1,5 @@
-"""`group-coordinator groups`: `kafka-why groups` by requests to the coordinator, and commands that change
-groups.
+"""`group-coordinator groups`: the subcommands of `kafka-why groups`, which send their requests to the
+coordinator here, and subcommands that change groups.
 """
 
 import click

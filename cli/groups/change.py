@@ -46,18 +46,18 @@ from kafka_why.groups.render import (
 from kafka_why.wording import visible_text
 from operations.admin.requests import GroupRequests, ObservedGroups, PartitionErrors, Removed
 
-# The coordinator behind the subcommands of `groups`, which read and change its groups by requests.
-
-
 CLIENT_ID = "group-coordinator-groups"
 
 
 class CoordinatorCluster(Cluster):
-    """A cluster with a coordinator of this project, or with an observer, whose groups are read only."""
+    """A cluster with a coordinator of this project, whose groups can be changed.
+
+    If it has an observer instead, groups can only be read.
+    """
 
     @cached_property
     def requests(self) -> GroupRequests:
-        """The requests of an administrator."""
+        """The client that sends an administrator's requests. An observer's client can only read."""
         if self.layout.is_observed:
             return ObservedGroups(self._client_config, self.layout, self._timeout_ms)
         client = CoordinatorClient(
@@ -66,9 +66,11 @@ class CoordinatorCluster(Cluster):
         return GroupRequests(self._stack.enter_context(client))
 
     @property
-    def described_by(self) -> GroupDescriber:
-        """The source of descriptions: requests, or the brokers' own `__consumer_offsets`."""
-        return self.requests if self.is_set_up else super().described_by
+    def describer(self) -> GroupDescriber:
+        """The source of descriptions: the coordinator or the observer, or else the brokers' own
+        `__consumer_offsets`.
+        """
+        return self.requests if self.has_topics else super().describer
 
     def answered_groups(self) -> list[AnyView]:
         """Return the groups with every change that the coordinator has acknowledged."""
@@ -87,10 +89,6 @@ class CoordinatorCluster(Cluster):
                 f"{error}. Is the coordinator with the topics {self._prefix}-* running? See also --timeout."
             )
         return super().reason(error)
-
-
-# `groups delete`, `delete-offsets`, `remove-members`, `release`, `abort-pending`: the subcommands that change
-# a group.
 
 
 @click.command()
@@ -155,14 +153,18 @@ def _delete_offsets(
     answers = cluster.requests.delete_offsets(group_ids, chosen.partitions) if chosen.partitions else {}
     for group_id in group_ids:
         code, errors = answers.get(group_id, (ErrorCode.NONE, PartitionErrors()))
-        yield group_id, error_name(code), _deletions(code, errors, chosen)
+        yield group_id, error_name(code), _deletion_rows(code, errors, chosen)
 
 
-def _deletions(code: ErrorCode, errors: PartitionErrors, chosen: ChosenPartitions) -> list[OffsetDeletion]:
+def _deletion_rows(
+    code: ErrorCode, errors: PartitionErrors, chosen: ChosenPartitions
+) -> list[OffsetDeletion]:
+    """Return the outcome of each chosen partition. `code` applies to those without their own error."""
     outcomes: dict[TopicPartition, str | None] = dict.fromkeys(chosen.missing, UNKNOWN_TOPIC_OR_PARTITION)
     outcomes |= {p: error_name(errors.get(p, code)) for p in chosen.partitions}
     return [
-        OffsetDeletion(topic=p.topic, partition=p.partition if p.partition >= 0 else None, error=error)
+        # Partition -1 stands for a missing topic.
+        OffsetDeletion(topic=p.topic, partition=None if p.partition == -1 else p.partition, error=error)
         for p, error in sorted(outcomes.items())
     ]
 
@@ -201,14 +203,19 @@ def remove_members(
 
     A member whose process still runs joins again.
     """
-    members = [LeavingMember(member_id=name) for name in member_ids]
-    members += [LeavingMember(group_instance_id=name) for name in instance_ids]
+    members = [
+        *(LeavingMember(member_id=name) for name in member_ids),
+        *(LeavingMember(group_instance_id=name) for name in instance_ids),
+    ]
     if bool(members) == all_members:
         raise click.UsageError("takes --member-id and --instance-id, or --all-members")
     groups = cluster.chosen_groups(named, all_groups)
-    leaving = _members_of(cluster.requests, groups) if all_members else dict.fromkeys(groups, members)
-    removed = cluster.requests.remove_members({g: who for g, who in leaving.items() if who}, reason)
-    rows = [row for g, outcome in removed.items() for row in _removals(g, leaving[g], outcome)]
+    to_remove = _members_of(cluster.requests, groups) if all_members else dict.fromkeys(groups, members)
+    # A request without members is not sent.
+    outcomes = cluster.requests.remove_members(
+        {g: leavers for g, leavers in to_remove.items() if leavers}, reason
+    )
+    rows = [row for g, outcome in outcomes.items() for row in _removal_rows(g, to_remove[g], outcome)]
     if output == "json":
         show_json(rows)
     elif rows:
@@ -216,6 +223,7 @@ def remove_members(
 
 
 def _members_of(requests: GroupRequests, groups: KnownTypes) -> dict[str, list[LeavingMember]]:
+    """Return the present members of each group. Show an error for each group that cannot be described."""
     described = describe_groups(requests, groups)
     show_errors(described.refusals())
     return {
@@ -224,9 +232,9 @@ def _members_of(requests: GroupRequests, groups: KnownTypes) -> dict[str, list[L
     }
 
 
-def _removals(group_id: str, members: Sequence[LeavingMember], removed: Removed) -> list[Removal]:
+def _removal_rows(group_id: str, members: Sequence[LeavingMember], removed: Removed) -> list[Removal]:
     code, errors = removed
-    outcomes = errors or [code] * len(members)
+    outcomes = errors or [code] * len(members)  # if no member has its own error, the group's applies to each
     return [
         Removal(
             group=group_id,
@@ -293,30 +301,31 @@ def abort_pending(
     offsets are lost, so its input is processed twice.
     """
     chosen = [
-        one
-        for one in cluster.pending_transactions()
-        if (all_groups or one.group_id in named)
-        and (not transactional_ids or one.transactional_id in transactional_ids)
-        and (not producer_ids or one.producer_id in producer_ids)
+        pending
+        for pending in cluster.pending_transactions()
+        if (all_groups or pending.group_id in named)
+        and (not transactional_ids or pending.transactional_id in transactional_ids)
+        and (not producer_ids or pending.producer_id in producer_ids)
     ]
     errors = (
-        [error_name(code) for code in cluster.requests.abort_pending(chosen)] if execute and chosen else []
+        [error_name(code) for code in cluster.requests.abort_pending(chosen)]
+        if execute and chosen
+        else [None] * len(chosen)
     )
     if output == "json":
-        dropped = errors or [None] * len(chosen)
         show_json(
             [
                 {
-                    "group": one.group_id,
-                    "transactional_id": one.transactional_id,
-                    "producer_id": one.producer_id,
-                    "producer_epoch": one.producer_epoch,
-                    "partitions": one.partitions,
-                    "since_ms": one.at_ms,
+                    "group": pending.group_id,
+                    "transactional_id": pending.transactional_id,
+                    "producer_id": pending.producer_id,
+                    "producer_epoch": pending.producer_epoch,
+                    "partitions": pending.partitions,
+                    "since_ms": pending.at_ms,
                     "dropped": execute and error is None,
                     "error": error,
                 }
-                for one, error in zip(chosen, dropped, strict=True)
+                for pending, error in zip(chosen, errors, strict=True)
             ]
         )
         return
@@ -326,9 +335,9 @@ def abort_pending(
     show_table(pending_table(chosen, round(time.time() * 1000)))
     if not execute:
         show_stderr("Nothing was dropped: --execute is not given.")
-    for one, error in zip(chosen, errors, strict=False):
+    for pending, error in zip(chosen, errors, strict=True):
         if error is not None:
             show_stderr(
-                f"Error: Offsets of group '{one.group_id}' in transaction '{one.transactional_id}' were not "
-                f"dropped due to: {error_text(error)}"
+                f"Error: Offsets of group '{pending.group_id}' in transaction '{pending.transactional_id}' "
+                f"were not dropped due to: {error_text(error)}"
             )

@@ -1,8 +1,7 @@
 """`groups reset-offsets`: sets new offsets for a group without members."""
 
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import click
@@ -23,6 +22,7 @@ from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.gather import LogOffsets
 from kafka_why.groups.list_groups import TopicChoice, parse_datetime_ms, parse_duration_ms, parse_topic
 from kafka_why.groups.render import ResetRow, error_text, reset_table
+from kafka_why.now import now_ms
 from operations.admin.plan_file import PlanFileError, export_plan, read_plan
 from operations.admin.requests import GroupRequests
 from operations.admin.reset import (
@@ -39,11 +39,23 @@ from operations.admin.reset import (
 )
 
 Plans = Mapping[str, Mapping[TopicPartition, int]]
+"""The new offsets of partitions, by group id."""
 
 _SCENARIOS = (
     "--to-earliest, --to-latest, --to-current, --to-offset, "
     "--shift-by, --to-datetime, --by-duration, --from-file"
 )
+
+_SCENARIO_OF: Mapping[str, Callable[[Any], Scenario]] = {
+    "to_earliest": lambda _: ToEarliest(),
+    "to_latest": lambda _: ToLatest(),
+    "to_current": lambda _: ToCurrent(),
+    "to_offset": ToOffset,
+    "shift_by": ShiftBy,
+    "to_datetime_ms": ToTime,
+    "by_duration_ms": lambda ago_ms: ToTime(now_ms() - ago_ms),
+}
+"""For each option except --from-file: a function from the option's value to its scenario."""
 
 
 @click.command("reset-offsets")
@@ -105,7 +117,7 @@ def reset_offsets(
     Give exactly one scenario, and --topic or --all-topics unless the scenario is --from-file. The command
     plans all groups before it changes the first.
     """
-    scenario = _scenario(scenarios, named)
+    scenario = _parse_scenario(scenarios, named)
     _check_scope(scenario, topics, all_topics)
     if dry_run and execute:
         raise click.UsageError("only accepts one of --execute and --dry-run")
@@ -113,48 +125,36 @@ def reset_offsets(
         show_stderr("WARN: No action will be performed as the --execute option is missing.")
     groups = cluster.chosen_groups(named, all_groups)
     try:
-        prepared = prepare_reset(
+        prepared, errors = prepare_reset(
             cluster.requests, cluster.log, groups, scenario, None if all_topics else topics
         )
     except ResetError as error:
         raise failure(str(error)) from error
-    show_errors(prepared.errors)
-    for plan in prepared.plans.values():
+    show_errors(errors)
+    for plan in prepared.values():
         for warning in plan.warnings:
             show_stderr(f"WARN: {warning}")
-    plans: dict[str, dict[TopicPartition, int]] = {g: p.offsets for g, p in prepared.plans.items()}
-    refused = _execute(cluster.requests, cluster.log, plans) if execute else []
-    show_errors(refused)
-    _show(plans, as_csv, output, with_group=len(named) != 1)
-    if refused:
+    plans: dict[str, dict[TopicPartition, int]] = {g: p.offsets for g, p in prepared.items()}
+    refusals = _commit(cluster.requests, cluster.log, plans) if execute else []
+    show_errors(refusals)
+    # As in Kafka's tool, the CSV lines have no group if the user names exactly one.
+    _show_plans(plans, as_csv, output, with_group=len(named) != 1)
+    if refusals:
         raise click.exceptions.Exit(1)
 
 
-def _scenario(scenarios: Mapping[str, Any], named: Sequence[str]) -> Scenario:
-    given = [name for name, value in scenarios.items() if value is not None and value is not False]
-    if len(given) != 1:
+def _parse_scenario(scenarios: Mapping[str, Any], named: Sequence[str]) -> Scenario:
+    """Return the scenario of the only option in `scenarios` that the user gave. Raises UsageError."""
+    chosen = [name for name, value in scenarios.items() if value is not None and value is not False]
+    if len(chosen) != 1:
         raise click.UsageError(f"requires exactly one of the following scenarios: {_SCENARIOS}")
-    value = scenarios[given[0]]
-    match given[0]:
-        case "to_earliest":
-            return ToEarliest()
-        case "to_latest":
-            return ToLatest()
-        case "to_current":
-            return ToCurrent()
-        case "to_offset":
-            return ToOffset(value)
-        case "shift_by":
-            return ShiftBy(value)
-        case "to_datetime_ms":
-            return ToTime(value)
-        case "by_duration_ms":
-            return ToTime(time.time_ns() // 1_000_000 - value)
-        case _:
-            return _from_file(value, named)
+    (name,) = chosen
+    if name == "from_file":
+        return _read_plan_file(scenarios[name], named)
+    return _SCENARIO_OF[name](scenarios[name])
 
 
-def _from_file(file: IO[bytes], named: Sequence[str]) -> FromFile:
+def _read_plan_file(file: IO[bytes], named: Sequence[str]) -> FromFile:
     try:
         return FromFile(read_plan(file, named))
     except PlanFileError as error:
@@ -162,7 +162,10 @@ def _from_file(file: IO[bytes], named: Sequence[str]) -> FromFile:
 
 
 def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: bool) -> None:
-    """Raise UsageError unless there is one scope. A file has its own, as in Kafka's tool."""
+    """Raise UsageError unless exactly one of --topic and --all-topics is given.
+
+    A plan file names its partitions itself, as in Kafka's tool.
+    """
     if isinstance(scenario, FromFile):
         return
     if not (topics or all_topics):
@@ -171,22 +174,22 @@ def _check_scope(scenario: Scenario, topics: Sequence[TopicChoice], all_topics: 
         raise click.UsageError("only accepts one of --topic and --all-topics")
 
 
-def _execute(
+def _commit(
     requests: GroupRequests, log: LogOffsets, plans: dict[str, dict[TopicPartition, int]]
 ) -> list[str]:
-    """Commit the plans. Remove refused offsets from them, and return messages about them."""
-    refused = []
+    """Commit the plans. Remove the refused offsets from `plans`, and return messages about the refusals."""
+    refusals = []
     topic_ids = log.topic_ids({topic for offsets in plans.values() for topic, _ in offsets})
     outcomes = requests.commit_offsets(plans, topic_ids)
     for group_id, offsets in plans.items():
         errors = {p: error for p, error in outcomes[group_id].items() if error is not ErrorCode.NONE}
         for partition in errors:
             del offsets[partition]
-        refused += [
+        refusals += [
             f"{count} offsets of group '{group_id}' were not reset: {_refusal(error)}."
             for error, count in sorted(Counter(errors.values()).items())
         ]
-    return refused
+    return refusals
 
 
 def _refusal(error: ErrorCode) -> str:
@@ -195,7 +198,7 @@ def _refusal(error: ErrorCode) -> str:
     return error_text(error.name)
 
 
-def _show(plans: Plans, as_csv: bool, output: str, *, with_group: bool) -> None:
+def _show_plans(plans: Plans, as_csv: bool, output: str, *, with_group: bool) -> None:
     rows = [
         ResetRow(group=group_id, topic=topic, partition=partition, new_offset=offset)
         for group_id, offsets in sorted(plans.items())

@@ -18,22 +18,21 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.sealed_file import ExportFile
 from cli.coordinator_parameters import (
-    PLACE_OPTION,
+    CHECKPOINT_OPTION,
     SHARDS,
-    STATE_ERRORS,
     STATE_PARTITIONS,
-    cluster,
+    checkpoint_options,
+    cluster_or_embedded,
     coordinator_folder,
     data_dir_option,
-    opened,
-    place_options,
-    reported,
+    open_checkpoint,
     servers_option,
     spark_session,
 )
-from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, show_line, show_stderr
+from kafka_why.cli.output import show, show_encoded, show_json, show_line, show_stderr
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.errors import UserFacingError
 from kafka_why.local_files import ServiceFolder
 from kafka_why.wording import visible_text
 from operations.stored.frames import answer_json, answer_text, create_views
@@ -43,7 +42,7 @@ from state.kafka.group import ConfigsOnly
 from streaming.query.storage import storage_at
 from streaming.service.stored_state import moving
 from streaming.service.stored_state.moving import StoredState, read_stored
-from streaming.service.stored_state.rollback import RollbackRefused, back_up, continue_from, roll_back
+from streaming.service.stored_state.rollback import back_up, continue_from, roll_back
 
 
 @click.command("export")
@@ -52,15 +51,13 @@ from streaming.service.stored_state.rollback import RollbackRefused, back_up, co
 @servers_option("to count the requests that are not handled yet")
 def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> None:
     """Write the state of a coordinator that is stopped into a new FILE."""
-    configure_logs()
-    with reported(*STATE_ERRORS):
-        folder = ServiceFolder(coordinator_folder(data_dir))
-        checkpoint = Checkpoint.at(folder.path)
-        with folder.locked() as lock:
-            with cluster(data_dir, client_config) as servers:
-                header = moving.header_of(checkpoint, servers)
-            with spark_session(folder.path / "spark.log", lock) as spark:
-                groups = moving.export_state(checkpoint, spark, header, file)
+    folder = ServiceFolder(coordinator_folder(data_dir))
+    checkpoint = Checkpoint.at(folder.path)
+    with folder.locked() as lock:
+        with cluster_or_embedded(data_dir, client_config) as servers:
+            header = moving.header_of(checkpoint, servers)
+        with spark_session(folder.path / "spark.log", lock) as spark:
+            groups = moving.export_state(checkpoint, spark, header, file)
     show(f"exported {groups} groups to {file}")
     if header.unread is None:
         show("requests that are not handled yet: not counted, no broker was given")
@@ -89,24 +86,26 @@ def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> N
 )
 @servers_option("to find what was answered, if the plan of the last batch in --old-data-dir is damaged")
 def import_(
-    file: Path, data_dir: Path, old_data_dir: Path | None, client_config: ClientConfig | None, **given: Any
+    file: Path, data_dir: Path, old_data_dir: Path | None, client_config: ClientConfig | None, **changes: Any
 ) -> None:
     """Make a coordinator's folder from FILE, which `state export` or `state backup` wrote."""
-    configure_logs()
     target = data_dir / "coordinator"
-    with reported(*STATE_ERRORS), ExitStack() as held:
+    with ExitStack() as stack:
         export = ExportFile(file)
-        follows, seen_ms = None, None
+        continuation, continued_at_ms = None, None
         if old_data_dir is not None:
             old = ServiceFolder(coordinator_folder(old_data_dir))
-            held.enter_context(old.locked())
-            ask = partial(cluster, old_data_dir, client_config)
-            follows, seen_ms = continue_from(export.header, Checkpoint.at(old.path), ask)
-        identity = moving.identity_for(export.header, continued_at_ms=seen_ms, **given)
-        spark = partial(spark_session, data_dir / "import.log")
-        moving.import_state(export, target, identity, spark, follows)
+            stack.enter_context(old.locked())
+            open_cluster = partial(cluster_or_embedded, old_data_dir, client_config)
+            continuation, continued_at_ms = continue_from(
+                export.header, Checkpoint.at(old.path), open_cluster
+            )
+        identity = moving.identity_for(export.header, continued_at_ms=continued_at_ms, **changes)
+        moving.import_state(
+            export, target, identity, partial(spark_session, data_dir / "import.log"), continuation
+        )
     show(
-        f"imported {export.group_count} groups into {target}: {identity.request_partitions} partitions of "
+        f"imported {export.line_count} groups into {target}: {identity.request_partitions} partitions of "
         f"{identity.requests_topic}, {identity.shards} shards of each"
     )
 
@@ -118,7 +117,7 @@ def import_(
     help="The committed batch to go back to. Default: the newest intact one.",
 )
 @data_dir_option("Neither the coordinator nor a standby may run.")
-@PLACE_OPTION
+@CHECKPOINT_OPTION
 @servers_option("to find what was answered, if the plan of the last batch is damaged")
 @click.option(
     "--keep",
@@ -128,52 +127,51 @@ def import_(
 def rollback(
     to_batch: int | None,
     data_dir: Path,
-    place: str | None,
+    location: str | None,
     client_config: ClientConfig | None,
     keep: Path | None,
 ) -> None:
-    """Take a stopped coordinator's state back to an earlier batch.
+    """Roll a stopped coordinator's state back to an earlier batch.
 
-    The requests since then run again as one batch, with the same answers.
+    At the next start, the requests since then run again as one batch, with the same answers.
     """
-    configure_logs()
-    with reported(*STATE_ERRORS):
-        folder = ServiceFolder(coordinator_folder(data_dir))
-        path = storage_at(place or str(folder.path)).path
-        if path is None:
-            raise RollbackRefused(f"{place} has no path on this machine. Copy it into a folder, and back")
-        with folder.locked() as lock:
-            done = roll_back(
-                Checkpoint.at(path),
-                keep or path / f"rolled-back-{datetime.fromtimestamp(time.time(), UTC):%Y%m%dT%H%M%SZ}",
-                lambda: spark_session(data_dir / "state.log", lock),
-                to_batch=to_batch,
-                cluster=lambda: cluster(data_dir, client_config),
-            )
-    show(f"{path} is back at batch {done.batch}, with {done.groups} groups")
-    if done.last > done.batch:
-        show(
-            f"the next start handles the requests of batches {done.batch + 1} to {done.last} again, as batch "
-            f"{done.batch + 1}"
+    folder = ServiceFolder(coordinator_folder(data_dir))
+    path = storage_at(location or str(folder.path)).path
+    if path is None:
+        raise UserFacingError(
+            f"{location} is not in a folder of this machine. Copy it to one, roll it back, and copy it back"
         )
-    show(f"the checkpoint as it was: {done.kept} ({done.removed} files are not used any more)")
+    with folder.locked() as lock:
+        outcome = roll_back(
+            Checkpoint.at(path),
+            keep or path / f"rolled-back-{datetime.fromtimestamp(time.time(), UTC):%Y%m%dT%H%M%SZ}",
+            lambda: spark_session(data_dir / "state.log", lock),
+            to_batch=to_batch,
+            cluster=lambda: cluster_or_embedded(data_dir, client_config),
+        )
+    show(f"{path} is back at batch {outcome.batch}, with {outcome.groups} groups")
+    if outcome.last > outcome.batch:
+        show(
+            f"the next start handles the requests of batches {outcome.batch + 1} to {outcome.last} again, "
+            f"as batch {outcome.batch + 1}"
+        )
+    show(f"the checkpoint as it was: {outcome.kept} ({outcome.removed} files are not used any more)")
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @data_dir_option("The coordinator may run.")
-@place_options
-def backup(file: Path, data_dir: Path, place: str | None, spark: Mapping[str, str]) -> None:
+@checkpoint_options
+def backup(file: Path, data_dir: Path, location: str | None, spark: Mapping[str, str]) -> None:
     """Write the state of the newest committed batch into a new FILE. `state import` reads it."""
-    configure_logs()
-    with reported(*STATE_ERRORS), opened(data_dir, place, spark) as (checkpoint, session):
+    with open_checkpoint(data_dir, location, spark) as (checkpoint, session):
         header, groups = back_up(checkpoint, session, file)
     show(f"wrote {groups} groups, the state after batch {header.batch}, to {file}")
 
 
 @click.command()
 @data_dir_option("The coordinator may run.")
-@place_options
+@checkpoint_options
 @click.option("--batch", type=WholeNumber(0), help="The state after this batch. Default: the newest one.")
 @click.option("--group", "groups", multiple=True, help="Only this group. Can be given several times.")
 @click.option(
@@ -185,7 +183,7 @@ def backup(file: Path, data_dir: Path, place: str | None, spark: Mapping[str, st
 @click.option("--sql", metavar="QUERY", help="Run a query of Spark SQL over the tables, and print its rows.")
 def read(
     data_dir: Path,
-    place: str | None,
+    location: str | None,
     spark: Mapping[str, str],
     batch: int | None,
     groups: tuple[str, ...],
@@ -196,30 +194,28 @@ def read(
     """Print the groups as they are in the coordinator's checkpoint."""
     if what is not None and sql is not None:
         raise click.UsageError("--what and --sql exclude each other")
-    configure_logs()
-    with reported(*STATE_ERRORS):
-        with opened(data_dir, place, spark) as (checkpoint, session):
-            state = read_stored(checkpoint, session, batch)
-            if sql is not None:
-                _print_query(session, state, groups, sql, output)
-                return
-        _print(state, groups, None if what is None else StateTable(what), output)
+    with open_checkpoint(data_dir, location, spark) as (checkpoint, session):
+        state = read_stored(checkpoint, session, batch)
+        if sql is not None:
+            _print_query(session, state, groups, sql, output)
+            return
+    _print(state, groups, None if what is None else StateTable(what), output)
 
 
 def _rows(state: StoredState, groups: Collection[str]) -> Iterator[GroupRows]:
-    """Yield the rows of the named groups, or of all groups without names, by group id."""
+    """Yield the rows of the named groups, or of all groups if `groups` is empty, by group id."""
     config = state.config
     for exported in sorted(state.groups, key=lambda group: group.group_id):
         if not groups or exported.group_id in groups:
             group = exported.decode()
-            # Settings alone are no group.
+            # An id that has only settings is not a group.
             if not isinstance(group, ConfigsOnly):
                 yield rows_of(group, exported.version, config)
 
 
 def _print(state: StoredState, groups: Collection[str], what: StateTable | None, output: str) -> None:
-    found = list(_rows(state, groups))
-    rows: list[Any] = found if what is None else [row for group in found for row in group.of(what)]
+    group_rows = list(_rows(state, groups))
+    rows: list[Any] = group_rows if what is None else [row for group in group_rows for row in group.of(what)]
     if output == "jsonl":
         for row in rows:
             show_line(row)
@@ -228,12 +224,12 @@ def _print(state: StoredState, groups: Collection[str], what: StateTable | None,
     else:
         show(
             f"State after batch {state.batch}, {time_text(state.watermark_ms)} UTC by the log: "
-            f"{len(found)} groups"
+            f"{len(group_rows)} groups"
         )
         blocks = [group_text(row) for row in rows] if what is None else [table_text(what, rows)]
         for block in blocks:
             show(visible_text(["", block]))
-    for missing in sorted(set(groups) - {group.group.group_id for group in found}):
+    for missing in sorted(set(groups) - {group.group.group_id for group in group_rows}):
         show_stderr(f"The state has no group '{missing}'.")
 
 

@@ -1,7 +1,10 @@
 """The tables of APIs: those that the gateway answers, those that brokers answer, and those that are refused.
 
-The modules of this package have the rows (`gateway.apis.api`). A request of an API without a row passes
-undecoded. If the gateway checks ACLs, only super users may send it.
+The modules of this package define the rows of these tables (`gateway.apis.api`). A request of an API without
+a row passes undecoded. If the gateway checks ACLs, only super users may send it.
+
+The docstrings of the modules also name rows such as HB1 or SO3. These are rules of groups, from
+docs/rules.md, docs/rules-consumer.md, docs/rules-share.md and docs/rules-streams.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,16 +27,16 @@ from gateway.apis import (
     streams_groups,
     transactions,
 )
-from gateway.apis.api import Api, Passed, Rewrite, Screen, Screened, combine
+from gateway.apis.api import Api, PassedApi, Rewrite, Screen, Screened, combine
 from gateway.apis.context import RequestContext, Services
-from gateway.upstream.share_groups import FIRST_WITH_FEATURES, SHARE_VERSION, level_in
+from gateway.upstream.share_groups import FIRST_WITH_FEATURES, SHARE_VERSION, share_level_in
 from gateway.wire.codec import NewerApiKey
 
-Row = TypeVar("Row", Api, Passed)
+Row = TypeVar("Row", Api, PassedApi)
 
 
 def _by_key(*rows: Row) -> Mapping[int, Row]:
-    # Plain numbers compare faster than enum members.
+    """Return the rows by API key, as plain numbers, which compare faster than enum members."""
     table = {row.key.value: row for row in rows}
     assert len(table) == len(rows), "an API has one row"
     return MappingProxyType(table)
@@ -75,20 +78,22 @@ REFUSED: frozenset[int] = frozenset(
 )
 
 
-async def _restrict(context: RequestContext, response: Any) -> None:
+async def _restrict_api_versions(context: RequestContext, response: Any) -> None:
+    """Remove the APIs and features that the gateway does not offer from a broker's response to ApiVersions,
+    and add the gateway's own.
+    """
     services = context.services
     if context.version >= FIRST_WITH_FEATURES:
-        services.share_groups.set_level(level_in(response))
-    hidden, own = REFUSED, own_versions(services)
-    if services.checks_passed_on:
-        hidden |= {key for key, api in PASSED.items() if api.is_hidden}
-    off = {key for key, api in SERVED.items() if not api.is_offered(services)}
-    hidden |= off
-    own = {key: versions for key, versions in own.items() if key not in off}
-    features = handshake.HIDDEN_FEATURES
+        services.share_groups.feature_level = share_level_in(response)
+    not_offered = {key for key, api in SERVED.items() if not api.is_offered(services)}
+    hidden = REFUSED | not_offered
+    if services.checks_forwarded_requests:
+        hidden |= {key for key, api in PASSED.items() if api.is_hidden_if_checked}
+    own = {key: versions for key, versions in own_versions(services).items() if key not in not_offered}
+    hidden_features = handshake.HIDDEN_FEATURES
     if share_groups.are_offered(services):
-        features -= {SHARE_VERSION}
-    handshake.restrict(response, own, BOUNDS, hidden, features)
+        hidden_features -= {SHARE_VERSION}
+    handshake.restrict_versions(response, own, PASSED_VERSIONS, hidden, hidden_features)
     if services.consumer_protocol:
         handshake.add_feature(response, context.version, handshake.GROUP_VERSION)
     if services.streams_protocol:
@@ -100,17 +105,20 @@ PASSED = _by_key(
     *share_groups.ROWS,
     admin_groups.LIST_GROUPS_AT_BROKERS,
     admin_groups.DELETE_GROUPS_AT_BROKERS,
-    Passed(
+    PassedApi(
         key=ApiKey.ApiVersions,
         is_free=True,
-        rewrite=_restrict,
-        is_rewritten=lambda version, response: not handshake.is_refusal(response),
+        rewrite=_restrict_api_versions,
+        is_rewritten=lambda version, response: not handshake.has_no_versions(response),
     ),
 )
 
 
 def own_versions(services: Services) -> dict[int, range]:
-    """Return the versions of the APIs that the gateway answers itself."""
+    """Return the versions of the APIs that the gateway answers itself.
+
+    An API is left out if brokers answer some of its requests, because brokers must have its versions, too.
+    """
     return {
         key: api.versions
         for key, api in SERVED.items()
@@ -118,7 +126,7 @@ def own_versions(services: Services) -> dict[int, range]:
     }
 
 
-BOUNDS: Mapping[int, range] = MappingProxyType(
+PASSED_VERSIONS: Mapping[int, range] = MappingProxyType(
     {key: api.versions for key, api in PASSED.items() if api.versions is not None}
 )
 
@@ -129,7 +137,7 @@ def is_allowed(api_key: int, api_version: int) -> bool:
         return False
     if api_key in SERVED:
         return api_version in SERVED[api_key].versions
-    return api_key not in BOUNDS or api_version in BOUNDS[api_key]
+    return api_key not in PASSED_VERSIONS or api_version in PASSED_VERSIONS[api_key]
 
 
 def rewrite_of(api_key: int, api_version: int, response: bytes) -> Rewrite | None:
@@ -143,12 +151,12 @@ def rewrite_of(api_key: int, api_version: int, response: bytes) -> Rewrite | Non
 
 
 def is_screening_needed(context: RequestContext) -> bool:
-    """Return True if a request with this context has to pass `screen`."""
+    """Return True if a request with this context has to be screened (`screen`)."""
     return next(_screens(context), None) is not None
 
 
 async def screen(context: RequestContext, message: bytes) -> Screened | None:
-    """Screen a request that passes to a broker. Returns None if it may pass unchanged. Raises ProtocolError,
+    """Screen a request that passes to a broker. Return None if it may pass unchanged. Raises ProtocolError,
     UpstreamLost.
     """
     screened: Screened | None = None
@@ -156,15 +164,17 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
         remaining = message if screened is None else screened.remaining
         if remaining is None:
             break
-        found = await screen_entries(context, remaining)
-        screened = found if screened is None else screened if found is None else combine(screened, found)
+        latest = await screen_entries(context, remaining)
+        if latest is None:  # this screen changes nothing
+            continue
+        screened = latest if screened is None else combine(screened, latest)
     return screened
 
 
 def _screens(context: RequestContext) -> Iterator[Screen]:
-    """Yield the screens of a request with this context, in order. `Passed` describes them."""
+    """Yield the screens of a request with this context, in order. `PassedApi` describes them."""
     api, services = PASSED.get(context.header.api_key), context.services
-    if services.checks_passed_on:
+    if services.checks_forwarded_requests:
         yield partial(passed_on.guard, api)
     if api is None:
         return

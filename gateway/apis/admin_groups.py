@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from gateway.apis.api import (
     Api,
-    Passed,
+    PassedApi,
     Screened,
     group_operations,
     may_delete_group,
@@ -37,13 +37,13 @@ from gateway.wire.schema_encoder import EncodedList
 from kafka_why.contract.kafka.requests import DeleteGroup, DescribeGroup
 from kafka_why.contract.kafka.responses import DescribeGroupResponse
 from kafka_why.contract.messages import ErrorCode
-from state.kafka.share_group import PROTOCOL_TYPE as SHARE  # their type has the same name
+from state.kafka.share_group import PROTOCOL_TYPE as SHARE  # the type of the groups has this name, too
 
 _FIELDS = "group_id", "protocol_type", "group_state", "group_type"
 
 
 class _ListKey(NamedTuple):
-    """The cache key of a list: everything that affects the list besides the groups."""
+    """The key by which clients share a list: everything that affects the list besides the groups."""
 
     version: int
     node_id: int | None
@@ -52,45 +52,46 @@ class _ListKey(NamedTuple):
     types: frozenset[str]  # in lower case; empty for all types
 
 
-async def serve_list(context: RequestContext, request: Any) -> Fields:
+async def serve_list_groups(context: RequestContext, request: Any) -> Fields:
     """List the groups of this listener's broker that the client may describe. The first listener, which has
     no broker, lists all groups.
     """
     has_acls = context.services.authorizer is not None
-    wanted = _ListKey(
-        context.version,
-        context.node_id,
-        (context.principal, context.client_host) if has_acls else None,
-        _lowered(request.states_filter),
-        _lowered(request.types_filter),
+    key = _ListKey(
+        version=context.version,
+        node_id=context.node_id,
+        client=(context.principal, context.client_host) if has_acls else None,
+        states=_lower_case(request.states_filter),
+        types=_lower_case(request.types_filter),
     )
-    listed = await context.services.groups.shown(wanted, partial(_encode_list, context, wanted))
-    if listed is None:
+    entries = await context.services.groups.build_list(key, partial(_encode_list, context, key))
+    if entries is None:  # the groups topic is not read yet
         return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
-    return {"error_code": ErrorCode.NONE, "groups": listed}
+    return {"error_code": ErrorCode.NONE, "groups": entries}
 
 
-async def _encode_list(context: RequestContext, wanted: _ListKey, groups: Listing) -> EncodedList:
+async def _encode_list(context: RequestContext, key: _ListKey, groups: Listing) -> EncodedList:
+    """Encode the groups of a list in slices."""
     encoder, slices = codec.entries_encoder(context.header, "groups"), context.slices()
-    is_shown = _group_filter(context, wanted)
-    for some in batches(groups):
-        encoder.add(map(_list_entry, filter(is_shown, some)))
+    is_shown = _group_filter(context, key)
+    for batch in batches(groups):
+        encoder.add(map(_list_entry, filter(is_shown, batch)))
         await slices.pause()
     return encoder.encoded()
 
 
-def _group_filter(context: RequestContext, wanted: _ListKey) -> Callable[[KnownGroup], bool]:
-    """Return a function that returns True if the list has a group."""
-    here, states, types = context.node_id, wanted.states, wanted.types
-    may_describe = None
+def _group_filter(context: RequestContext, key: _ListKey) -> Callable[[KnownGroup], bool]:
+    """Return a function that returns True if a group belongs in the list."""
+    node_id, states, types = context.node_id, key.states, key.types
+    may_describe = None  # the client may describe all groups
     if context.services.authorizer is not None and not may_on_cluster(context, Operation.DESCRIBE):
-        may_describe = context.services.authorizer.decider(
+        may_describe = context.services.authorizer.predicate(
             context.principal, context.client_host, Operation.DESCRIBE, ResourceType.GROUP
         )
 
     def is_shown(group: KnownGroup) -> bool:
         return (
-            (here is None or context.coordinator_of(group.group_id, group.id_hash) == here)
+            (node_id is None or context.coordinator_of(group.group_id, group.id_hash) == node_id)
             and (not states or group.state.lower() in states)
             and (not types or group.group_type in types)
             and (may_describe is None or may_describe(group.group_id))
@@ -108,57 +109,59 @@ def _list_entry(group: KnownGroup) -> Fields:
     }
 
 
-async def _screen_list(context: RequestContext, message: bytes) -> Screened | None:
+async def _screen_list_groups(context: RequestContext, message: bytes) -> Screened | None:
     """List the share groups of the listener's broker together with the coordinator's groups."""
     request = await offload.decode_passed(context.header, message)
-    own = await serve_list(context, request)
-    types = _lowered(request.types_filter)
-    if own["error_code"] or (types and SHARE not in types):
-        return Screened(None, own)
+    own = await serve_list_groups(context, request)
+    types = _lower_case(request.types_filter)
+    includes_share_groups = not types or SHARE in types
+    if own["error_code"] or not includes_share_groups:
+        return Screened(remaining=None, refused=own)
 
     async def answer(response: Any) -> Fields:
         encoder, slices = codec.entries_encoder(context.header, "groups"), context.slices()
         describes_all = may_on_cluster(context, Operation.DESCRIBE)
-        for some in batches(response.groups):
+        for batch in batches(response.groups):
             encoder.add(
                 {name: getattr(group, name) for name in _FIELDS}
-                for group in some
+                for group in batch
                 if group.protocol_type == SHARE
                 and (describes_all or may_describe_group(context, group.group_id))
             )
             await slices.pause()
-        shares, listed = encoder.encoded(), own["groups"]
-        both = EncodedList(shares.count + listed.count, shares.entries + listed.entries)
+        share_groups, own_groups = encoder.encoded(), own["groups"]
+        count = share_groups.count + own_groups.count
         return {
             "throttle_time_ms": response.throttle_time_ms,
             "error_code": response.error_code,
-            "groups": both,
+            "groups": EncodedList(count, share_groups.entries + own_groups.entries),
         }
 
-    return Screened(message, {}, answer=answer)
+    return Screened(message, refused={}, answer=answer)
 
 
-def _lowered(names: Iterable[str]) -> frozenset[str]:
+def _lower_case(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-# A list shows the effects of all earlier requests, so it is exclusive. It takes no capacity at the
-# coordinator, because all lists of a round share the round's requests.
+# A list shows the effects of all earlier requests of the connection, so it is exclusive. It takes no capacity
+# at the coordinator, because concurrent lists share the requests of a round
+# (`gateway.coordinator.fresh_groups`).
 LIST_GROUPS = Api(
     key=ApiKey.ListGroups,
-    serve=serve_list,
+    serve=serve_list_groups,
     is_exclusive=True,
     asks_coordinator=False,
     is_passed=are_at_brokers,
 )
-LIST_GROUPS_AT_BROKERS = Passed(key=ApiKey.ListGroups, is_free=True, screen=_screen_list)
+LIST_GROUPS_AT_BROKERS = PassedApi(key=ApiKey.ListGroups, is_free=True, screen=_screen_list_groups)
 
 
 _FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
 _DEAD = "Dead"
 
 
-async def serve_description(context: RequestContext, request: Any) -> Deferred:
+async def serve_describe_groups(context: RequestContext, request: Any) -> Deferred:
     """Return the states and members of the groups."""
     describe = partial(_describe, context, with_operations=request.include_authorized_operations)
     return answer_per_group(context, describe, request.groups, lambda groups: {"groups": groups})
@@ -168,10 +171,12 @@ def _describe(context: RequestContext, group_id: str, *, with_operations: bool) 
     if not may_describe_group(context, group_id):
         return {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED, "group_id": group_id}
     response = context.send(DescribeGroup(**context.coordinator_header(group_id)), ANSWER_TIMEOUT_MS)
-    return Deferred(response, partial(_description, context, with_operations=with_operations))
+    return Deferred(response, partial(_described_fields, context, with_operations=with_operations))
 
 
-def _description(context: RequestContext, answer: DescribeGroupResponse, *, with_operations: bool) -> Fields:
+def _described_fields(
+    context: RequestContext, answer: DescribeGroupResponse, *, with_operations: bool
+) -> Fields:
     described = _group_fields(context.version, answer)
     if not with_operations or described["error_code"]:
         return described
@@ -179,6 +184,7 @@ def _description(context: RequestContext, answer: DescribeGroupResponse, *, with
 
 
 def _group_fields(version: int, answer: DescribeGroupResponse) -> Fields:
+    """Return a group's entry in the response to a DescribeGroups of this version."""
     described = {
         "error_code": answer.error_code,
         "group_id": answer.group_id,
@@ -200,10 +206,10 @@ def _group_fields(version: int, answer: DescribeGroupResponse) -> Fields:
     return described
 
 
-DESCRIBE_GROUPS = Api(key=ApiKey.DescribeGroups, serve=serve_description)
+DESCRIBE_GROUPS = Api(key=ApiKey.DescribeGroups, serve=serve_describe_groups)
 
 
-async def serve_deletion(context: RequestContext, request: Any) -> Deferred:
+async def serve_delete_groups(context: RequestContext, request: Any) -> Deferred:
     """Delete groups that have no members."""
     group_ids = list(dict.fromkeys(request.groups_names))
     return answer_per_group(
@@ -212,33 +218,37 @@ async def serve_deletion(context: RequestContext, request: Any) -> Deferred:
 
 
 def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
+    """Start the deletion of a group, or return the refusal."""
     if not may_delete_group(context, group_id):
         return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
-    is_shared = context.services.groups.type_of(group_id) == SHARE
-    timeout_ms = SHARE_STATE_TIMEOUT_MS if is_shared else ANSWER_TIMEOUT_MS
+    is_share_group = context.services.groups.type_of(group_id) == SHARE
+    timeout_ms = SHARE_STATE_TIMEOUT_MS if is_share_group else ANSWER_TIMEOUT_MS
     response = context.send(DeleteGroup(**context.coordinator_header(group_id)), timeout_ms)
     return Deferred(response, lambda answer: {"group_id": group_id, "error_code": answer.error_code})
 
 
-async def _screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
+async def _screen_delete_groups(context: RequestContext, message: bytes) -> Screened | None:
     """Delete the coordinator's groups, and let the brokers delete their share groups."""
     request = await offload.decode_passed(context.header, message)
     async with context.fan_out.acquired(context):
-        deferred = await serve_deletion(context, request)
+        deferred = await serve_delete_groups(context, request)
         results = deferred.fields(await deferred.response)["results"]
-        missing = [one["group_id"] for one in results if one["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND]
+        unknown_ids = [
+            result["group_id"] for result in results if result["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
+        ]
         # The brokers' groups of other types count as absent, because clients of the gateway do not see them.
-        found = await context.services.share_groups.existing(context.node_id, missing)
-    others = [one for one in results if one["group_id"] not in found]
-    if not found:
-        return Screened(None, {"results": others})
-    request.groups_names = [group_id for group_id in missing if group_id in found]
-    return Screened(await offload.with_body(context.header, message, request), {"results": others})
+        at_brokers = await context.services.share_groups.existing_groups(context.node_id, unknown_ids)
+    own_results = [result for result in results if result["group_id"] not in at_brokers]
+    if not at_brokers:
+        return Screened(remaining=None, refused={"results": own_results})
+    request.groups_names = [group_id for group_id in unknown_ids if group_id in at_brokers]
+    remaining = await offload.with_body(context.header, message, request)
+    return Screened(remaining, refused={"results": own_results})
 
 
 DELETE_GROUPS = Api(
     key=ApiKey.DeleteGroups,
-    serve=serve_deletion,
+    serve=serve_delete_groups,
     is_passed=are_at_brokers,
 )
-DELETE_GROUPS_AT_BROKERS = Passed(key=ApiKey.DeleteGroups, is_free=True, screen=_screen_deletion)
+DELETE_GROUPS_AT_BROKERS = PassedApi(key=ApiKey.DeleteGroups, is_free=True, screen=_screen_delete_groups)

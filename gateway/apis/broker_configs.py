@@ -25,11 +25,12 @@ _STATIC_BROKER_CONFIG, _DEFAULT_CONFIG = 4, 5  # DescribeConfigsResponse.ConfigS
 _PREFIXES = "group.", "offsets.", "offset.metadata."
 _DEFAULTS = {name: str(value) for name, value in CoordinatorConfig().settings().items()}
 _SHARE_PREFIX = "group.share."
-# All shards of the coordinator have the same settings, so the request may be about any group.
+# The coordinator has the same settings for all groups, so the request may be about any group.
 _ANY_GROUP = "settings"
 
 
 def _belongs_to_coordinator(context: RequestContext, name: str) -> bool:
+    """Return True if this broker setting is one of the group coordinator, here the project's own."""
     if name.startswith(_SHARE_PREFIX):
         return belongs_to_coordinator(context.services.share_groups.coordinators, name)
     return name.startswith(_PREFIXES)
@@ -46,28 +47,29 @@ async def screen_descriptions(context: RequestContext, message: bytes) -> Screen
     query = DescribeGroupConfigs(**context.coordinator_header(_ANY_GROUP), of_coordinator=True)
     async with context.fan_out.acquired(context):
         answer = await context.send(query, ANSWER_TIMEOUT_MS)
-    in_force = {config.name: config for config in answer.configs}
+    settings = {config.name: config for config in answer.configs}
 
-    async def change(response: Any) -> None:
+    async def replace_values(response: Any) -> None:
         for resource in response.results:
             if resource.resource_type == _BROKER:
-                _replace_values(context, resource, in_force)
+                _replace_values(context, resource, settings)
 
-    return Screened(message, {}, change)
+    return Screened(message, refused={}, change=replace_values)
 
 
-def _replace_values(context: RequestContext, resource: Any, in_force: Mapping[str, GroupConfigValue]) -> None:
+def _replace_values(context: RequestContext, resource: Any, settings: Mapping[str, GroupConfigValue]) -> None:
+    """Replace a broker's values of the coordinator's settings by those in `settings`, which are ours."""
     is_ours = partial(_belongs_to_coordinator, context)
-    resource.configs = [c for c in resource.configs if not is_ours(c.name) or c.name in in_force]
+    resource.configs = [c for c in resource.configs if not is_ours(c.name) or c.name in settings]
     for config in resource.configs:
         if not is_ours(config.name):
             continue
-        ours = in_force[config.name]
-        config.value, config.read_only = ours.value, True
-        config.config_source = _DEFAULT_CONFIG if ours.is_default else _STATIC_BROKER_CONFIG
-        if config.synonyms:
+        setting = settings[config.name]
+        config.value, config.read_only = setting.value, True
+        config.config_source = _DEFAULT_CONFIG if setting.is_default else _STATIC_BROKER_CONFIG
+        if config.synonyms:  # empty if the client has not requested them
             config.synonyms = []
-            codec.extend(config, "synonyms", _synonyms(ours))
+            codec.extend(config, "synonyms", _synonyms(setting))
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
@@ -83,7 +85,9 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
     coordinator. Raises ProtocolError.
     """
     request = await offload.decode_passed(context.header, message)
-    named = [(resource, _first_setting_of_coordinator(context, resource)) for resource in request.resources]
+    settings = [
+        (resource, _first_setting_of_coordinator(context, resource)) for resource in request.resources
+    ]
     refused = [
         {
             "resource_type": _BROKER,
@@ -91,17 +95,18 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
             "error_code": ErrorCode.INVALID_CONFIG,
             "error_message": f"{name} is a setting of the group coordinator, given where that starts.",
         }
-        for resource, name in named
+        for resource, name in settings
         if name is not None
     ]
     if not refused:
         return None
-    request.resources = [resource for resource, name in named if name is None]
+    request.resources = [resource for resource, name in settings if name is None]
     remaining = await offload.with_body(context.header, message, request) if request.resources else None
-    return Screened(remaining, {"responses": refused})
+    return Screened(remaining, refused={"responses": refused})
 
 
 def _first_setting_of_coordinator(context: RequestContext, resource: Any) -> str | None:
+    """Return the first setting of the coordinator that the resource changes, or None if there is none."""
     if resource.resource_type != _BROKER:
         return None
     names = (config.name for config in resource.configs)

@@ -16,12 +16,11 @@ from msgspec.structs import asdict
 from assignors.kafka.server_side import is_for_coordinator
 from gateway.apis.api import GROUP_REFUSED, Api, describable_topics, may_read_group
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.topics import images_of, is_too_much
+from gateway.apis.topics import are_too_many, images_of
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire import offload
 from gateway.wire.codec import Fields, GatewayError
-from gateway.wire.heartbeats import decode_heartbeat
 from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
@@ -54,14 +53,14 @@ log = structlog.get_logger()
 
 
 async def serve_join(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Join the group."""
+    """Send a JoinGroup to the coordinator, with the metadata of the topics that it may need."""
     if not may_read_group(context, request.group_id):
-        return _join_refused(context.version)
-    has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
-    rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
+        return _join_refusal(context.version)
+    has_timeout = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
+    rebalance_timeout_ms = request.rebalance_timeout_ms if has_timeout else request.session_timeout_ms
     partitions_per_topic: dict[str, int] = {}
     topics = None
-    if not context.oversized_bytes:
+    if not context.oversized_bytes:  # `send` refuses an oversized request, which needs no metadata
         partitions_per_topic = await _partitions_per_topic(context, request.protocols)
         topics = await _topic_images(context, request)
     response = context.send(
@@ -82,7 +81,8 @@ async def serve_join(context: RequestContext, request: Any) -> Fields | Deferred
     return Deferred(response, partial(_join_fields, context.version), holds_back=True)
 
 
-def _join_refused(version: int) -> Fields:
+def _join_refusal(version: int) -> Fields:
+    """Return the response to a client without READ on the group."""
     return {
         "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED,
         "generation_id": -1,
@@ -105,47 +105,48 @@ def _join_fields(version: int, answer: JoinGroupResponse) -> Fields:
 
 
 async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any]) -> dict[str, int]:
-    """Return the partition counts of the topics that the coordinator may have to assign."""
-    topics: set[str] = set()
+    """Return the partition counts, by topic, of the topics to which the member subscribes in protocols whose
+    assignments the coordinator computes. It is empty if no broker answers.
+    """
+    subscribed: set[str] = set()
     for protocol in protocols:
         if is_for_coordinator(protocol.name):
-            with suppress(ProtocolError):  # the coordinator refuses such a protocol
-                topics.update(decode_subscribed_topics(protocol.metadata))
+            with suppress(ProtocolError):  # the coordinator refuses malformed metadata
+                subscribed.update(decode_subscribed_topics(protocol.metadata))
     # A topic that the client may not describe counts as absent.
-    wanted = describable_topics(context, sorted(topics))
-    if not wanted:
+    describable = describable_topics(context, sorted(subscribed))
+    if not describable:
         return {}
     try:
-        found = await context.services.cluster.topics(wanted, _PARTITIONS_AGE_MAX_S)
+        topics = await context.services.cluster.topics(describable, _PARTITIONS_AGE_MAX_S)
     except UpstreamLost as error:
         log.warning("no metadata of the topics to assign", error=str(error))
         return {}
-    return {name: topic.partitions for name, topic in found.items()}
+    return {name: topic.partitions for name, topic in topics.items()}
 
 
 async def _topic_images(context: RequestContext, request: Any) -> TopicImages | None:
-    """Return the metadata of the topics that the member subscribes to or owns partitions of (row MI2).
+    """Return the metadata of the topics that the member subscribes to or owns partitions of.
 
-    A group of the consumer protocol needs it. As in Kafka, DESCRIBE is not required.
+    A classic member may join a group of the consumer protocol (KIP-848), which needs the metadata. As in
+    Kafka, DESCRIBE is not required. Return None if the member cannot be in such a group, if no broker
+    answers, or if the metadata does not fit into one request.
     """
     if not context.services.consumer_protocol or request.protocol_type != PROTOCOL_TYPE:
         return None
     metadata = [protocol.metadata for protocol in request.protocols]
-    if sum(map(len, metadata)) <= offload.AT_ONCE_BYTES:
-        names = _topic_names(metadata)
-    else:
-        names = await offload.run(_topic_names, metadata)
-    if is_too_much(names):
+    is_large = sum(map(len, metadata)) > offload.AT_ONCE_BYTES
+    names = await offload.run_if(is_large, _topic_names, metadata)
+    if are_too_many(names):
         return None
-    images = await images_of(context, sorted(names))
-    return None if is_too_much(images) else images
+    return await images_of(context, sorted(names))
 
 
 def _topic_names(metadata: Iterable[bytes]) -> set[str]:
     """Return the topics that a member's protocols subscribe to or own partitions of."""
     names: set[str] = set()
     for protocol_metadata in metadata:
-        with suppress(ProtocolError):  # the coordinator decides about such a protocol
+        with suppress(ProtocolError):  # the coordinator decides about malformed metadata
             subscription = decode_subscription(protocol_metadata)
             names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
     return names
@@ -158,9 +159,11 @@ _FIRST_SYNC_WITH_PROTOCOL = 5
 
 
 def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Get the member's assignment, and store those that a leader sends."""
+    """Send a SyncGroup to the coordinator. The group leader's request has the assignments of all members. The
+    response has the assignment of this member.
+    """
     if not may_read_group(context, request.group_id):
-        return _sync_refused(context, request)
+        return _sync_refusal(context, request)
     response = context.send(
         SyncGroup(
             **context.coordinator_header(request.group_id),
@@ -176,8 +179,10 @@ def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
     return Deferred(response, _sync_fields, holds_back=True)
 
 
-def _sync_refused(context: RequestContext, request: Any) -> Fields:
-    # Kafka checks this before the permission.
+def _sync_refusal(context: RequestContext, request: Any) -> Fields:
+    """Return the response to a client without READ on the group. As in Kafka, the error of a request without
+    protocol takes precedence.
+    """
     has_protocol = request.protocol_type is not None and request.protocol_name is not None
     if context.version >= _FIRST_SYNC_WITH_PROTOCOL and not has_protocol:
         return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
@@ -211,7 +216,7 @@ def serve_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
     return Deferred(response, lambda answer: {"error_code": answer.error_code})
 
 
-HEARTBEAT = Api(key=ApiKey.Heartbeat, serve_at_once=serve_heartbeat, decode=decode_heartbeat)
+HEARTBEAT = Api(key=ApiKey.Heartbeat, serve_at_once=serve_heartbeat, is_heartbeat=True)
 
 
 _FIRST_LEAVE_WITH_MEMBERS = 3
@@ -222,18 +227,19 @@ def serve_leave(context: RequestContext, request: Any) -> Fields | Deferred:
     if not may_read_group(context, request.group_id):
         return GROUP_REFUSED
     response = context.send(
-        LeaveGroup(**context.coordinator_header(request.group_id), members=_leaving(context, request))
+        LeaveGroup(**context.coordinator_header(request.group_id), members=_leaving_members(context, request))
     )
     return Deferred(response, partial(_leave_fields, context.version))
 
 
 def _leave_fields(version: int, answer: LeaveGroupResponse) -> Fields:
     if version < _FIRST_LEAVE_WITH_MEMBERS:
+        # The request removes one member. Its error is the error of the response.
         return {"error_code": answer.error_code or next((m.error_code for m in answer.members), 0)}
     return {"error_code": answer.error_code, "members": [asdict(member) for member in answer.members]}
 
 
-def _leaving(context: RequestContext, request: Any) -> list[LeavingMember]:
+def _leaving_members(context: RequestContext, request: Any) -> list[LeavingMember]:
     if context.version < _FIRST_LEAVE_WITH_MEMBERS:
         return [LeavingMember(request.member_id)]
     return [LeavingMember(m.member_id, m.group_instance_id, m.reason) for m in request.members]

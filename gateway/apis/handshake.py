@@ -2,9 +2,9 @@
 (KIP-714).
 """
 
-import asyncio
 import re
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -13,10 +13,18 @@ from kafka.protocol.api_key import ApiKey
 from gateway.apis.api import Api, may_read_group
 from gateway.apis.context import RequestContext
 from gateway.telemetry.otlp import ACCEPTED, CompressionType, PayloadError, read_metrics
-from gateway.telemetry.service import MAX_BYTES, ClientTelemetry, Pusher, is_valid_id, kafka_uuid, record_of
+from gateway.telemetry.service import (
+    MAX_BYTES,
+    REQUESTED_METRICS,
+    ClientTelemetry,
+    is_valid_id,
+    kafka_uuid,
+    record_of,
+)
 from gateway.upstream.share_groups import SHARE_VERSION
 from gateway.wire.codec import Fields, GatewayError
-from kafka_why.contract.messages import ErrorCode
+from kafka_why.contract.messages import RECORD_VERSION, ErrorCode
+from kafka_why.contract.telemetry import MemberTelemetry
 
 _FIRST_WITH_SOFTWARE = 3
 _FIRST_WITH_IDS = 5
@@ -26,13 +34,13 @@ _ERROR_CODE = slice(4, 6)  # after the correlation id, in all versions
 
 GROUP_VERSION, STREAMS_VERSION = "group.version", "streams.version"
 _LEVEL = 1  # of both features
-# Earlier clients reject features whose lowest version is 0 (KAFKA-17011).
+# Clients of earlier versions reject features whose lowest level is 0 (KAFKA-17011).
 _FIRST_WITH_LEVEL_0 = 4
-# Features that announce group protocols, because clients do not reach the broker's coordinator.
+# A broker's features that announce group protocols are hidden, because clients do not reach its coordinator.
 HIDDEN_FEATURES = frozenset({GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION})
 
 
-def restrict(
+def restrict_versions(
     response: Any,
     own: Mapping[int, range],
     bounds: Mapping[int, range],
@@ -44,17 +52,17 @@ def restrict(
     The gateway's `own` versions replace the broker's, other APIs are limited to `bounds`. The APIs in
     `hidden` and the features in `hidden_features` are removed.
     """
-    kept = [api for api in response.api_keys if api.api_key not in hidden and api.api_key not in own]
-    for api in kept:
-        mine = bounds.get(api.api_key, range(api.min_version, api.max_version + 1))
-        api.min_version = max(api.min_version, mine.start)
-        api.max_version = min(api.max_version, mine.stop - 1)
-    kept = [api for api in kept if api.min_version <= api.max_version]
-    kept += [
-        response.ApiVersion(api_key=key, min_version=mine.start, max_version=mine.stop - 1)
-        for key, mine in own.items()
+    passed = [api for api in response.api_keys if api.api_key not in hidden and api.api_key not in own]
+    for api in passed:
+        allowed = bounds.get(api.api_key, range(api.min_version, api.max_version + 1))
+        api.min_version = max(api.min_version, allowed.start)
+        api.max_version = min(api.max_version, allowed.stop - 1)
+    offered = [api for api in passed if api.min_version <= api.max_version]
+    offered += [
+        response.ApiVersion(api_key=key, min_version=versions.start, max_version=versions.stop - 1)
+        for key, versions in own.items()
     ]
-    response.api_keys = sorted(kept, key=lambda api: int(api.api_key))
+    response.api_keys = sorted(offered, key=lambda api: int(api.api_key))
     response.supported_features = _visible(response.supported_features, hidden_features)
     response.finalized_features = _visible(response.finalized_features, hidden_features)
 
@@ -72,15 +80,16 @@ def add_feature(response: Any, version: int, name: str) -> None:
     ]
 
 
-def is_valid(request: Any, version: int) -> bool:
+def is_valid_api_versions(request: Any, version: int) -> bool:
     """Return True if an ApiVersions is valid (ApiVersionsRequest.isValid).
 
-    The client's software has a name and a version, and the request has both of the server's ids or neither. A
-    broker compares these ids with its own after the authentication (KIP-1242).
+    A valid request names the client's software and its version, and has both of the server's ids or neither.
+    A broker compares these ids with its own after the authentication (KIP-1242).
     """
     if version < _FIRST_WITH_SOFTWARE:
         return True
-    if version >= _FIRST_WITH_IDS and (request.cluster_id is None) != (request.node_id == _NO_NODE_ID):
+    has_cluster_id, has_node_id = request.cluster_id is not None, request.node_id != _NO_NODE_ID
+    if version >= _FIRST_WITH_IDS and has_cluster_id != has_node_id:
         return False
     return bool(
         _SOFTWARE.fullmatch(request.client_software_name)
@@ -88,7 +97,7 @@ def is_valid(request: Any, version: int) -> bool:
     )
 
 
-def is_refusal(response: bytes) -> bool:
+def has_no_versions(response: bytes) -> bool:
     """Return True if the broker's response has an error and no versions. It passes unchanged, because its
     encoding depends on the error.
     """
@@ -99,12 +108,12 @@ def _visible(features: list[Any] | None, hidden: frozenset[str]) -> list[Any]:
     return [feature for feature in features or [] if feature.name not in hidden]
 
 
-def unsupported(versions: range) -> Fields:
-    """Return the response to an ApiVersions of an unknown version. It has version 0, and only this API
-    (KIP-511).
+def unsupported_version_fields(versions: range) -> Fields:
+    """Return the response to an ApiVersions of an unknown version (KIP-511). It has only the versions of
+    ApiVersions itself. The caller encodes it in version 0.
     """
-    only = {"api_key": ApiKey.ApiVersions, "min_version": versions.start, "max_version": versions.stop - 1}
-    return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [only]}
+    api = {"api_key": ApiKey.ApiVersions, "min_version": versions.start, "max_version": versions.stop - 1}
+    return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [api]}
 
 
 # SaslHandshake (key 17) and SaslAuthenticate (key 36), unless the broker authenticates the clients. Without
@@ -132,7 +141,7 @@ async def serve_authenticate(context: RequestContext, request: Any) -> Fields:
     }
 
 
-# Version 0 of the handshake is unframed.
+# After version 0 of the handshake, clients send SASL messages without Kafka's request header.
 HANDSHAKE_API = Api(key=ApiKey.SaslHandshake, serve=serve_handshake, versions=range(1, 2))
 AUTHENTICATE_API = Api(key=ApiKey.SaslAuthenticate, serve=serve_authenticate)
 
@@ -146,19 +155,19 @@ _COMPRESSION_TYPES = frozenset(CompressionType)
 async def get_subscriptions(context: RequestContext, request: Any) -> Fields:
     """Return the subscription of this client, with a new id for the client if it has none."""
     telemetry = _telemetry(context)
-    error = context.caches.pushes.accept_get(_now_s(), telemetry.interval_s)
+    error = context.caches.metric_pushes.accept_get(monotonic(), telemetry.interval_s)
     if error:
         return {"error_code": error}
     client_instance_id = request.client_instance_id or uuid4()
     return {
         "error_code": ErrorCode.NONE,
         "client_instance_id": client_instance_id,
-        "subscription_id": telemetry.subscription.id_for(client_instance_id),
+        "subscription_id": telemetry.subscription_id(client_instance_id),
         "accepted_compression_types": list(ACCEPTED),
-        "push_interval_ms": telemetry.subscription.interval_ms,
+        "push_interval_ms": telemetry.interval_ms,
         "telemetry_max_bytes": MAX_BYTES,
         "delta_temporality": True,
-        "requested_metrics": telemetry.subscription.requested_metrics,
+        "requested_metrics": REQUESTED_METRICS,
     }
 
 
@@ -166,16 +175,18 @@ async def push(context: RequestContext, request: Any) -> Fields:
     """Accept the metrics that a client pushes."""
     if not is_valid_id(request.client_instance_id):
         return {"error_code": ErrorCode.INVALID_REQUEST}
-    error = context.caches.pushes.accept_push(
-        _now_s(), _telemetry(context).interval_s, is_terminating=request.terminating
+    error = context.caches.metric_pushes.accept_push(
+        monotonic(), _telemetry(context).interval_s, is_terminating=request.terminating
     )
-    return {"error_code": context.caches.pushes.answered(error or _process(context, request))}
+    if not error:
+        error = _process(context, request)
+    return {"error_code": context.caches.metric_pushes.record_error(error)}
 
 
 def _process(context: RequestContext, request: Any) -> int:
     """Process the content of a push that is not too early. Return the push's error, or 0."""
     telemetry = _telemetry(context)
-    if request.subscription_id != telemetry.subscription.id_for(request.client_instance_id):
+    if request.subscription_id != telemetry.subscription_id(request.client_instance_id):
         return GatewayError.UNKNOWN_SUBSCRIPTION_ID
     if request.compression_type not in _COMPRESSION_TYPES:
         return GatewayError.UNSUPPORTED_COMPRESSION_TYPE
@@ -183,22 +194,26 @@ def _process(context: RequestContext, request: Any) -> int:
         return GatewayError.TELEMETRY_TOO_LARGE
     if not request.metrics:
         return ErrorCode.NONE
-    pusher = Pusher(
+    push_record = MemberTelemetry(
+        version=RECORD_VERSION,
+        group_id="",  # `record_of` reads these three fields in `resources`
+        member_id="",
+        metrics={},
         client_instance_id=kafka_uuid(request.client_instance_id),
         client_id=context.header.client_id or "",
         client_host=context.client_host,
         principal=context.principal,
-        push_interval_ms=telemetry.subscription.interval_ms,
+        push_interval_ms=telemetry.interval_ms,
         terminating=request.terminating,
     )
-    kind = CompressionType(request.compression_type)
+    compression = CompressionType(request.compression_type)
     try:
-        resources = read_metrics(telemetry.decompressor.decompress(request.metrics, kind))
+        resources = read_metrics(telemetry.decompressor.decompress(request.metrics, compression))
     except PayloadError:
         return GatewayError.INVALID_RECORD
-    record = record_of(resources, pusher)
+    record = record_of(resources, push_record)
     if record is not None and may_read_group(context, record.group_id):
-        telemetry.evidence.write(record)
+        telemetry.write(record)
     return ErrorCode.NONE
 
 
@@ -206,10 +221,6 @@ def _telemetry(context: RequestContext) -> ClientTelemetry:
     telemetry = context.services.telemetry
     assert telemetry is not None, "without it the requests pass to the brokers"
     return telemetry
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 GET_SUBSCRIPTIONS_API = Api(

@@ -16,8 +16,15 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import GROUP_REFUSED, Api, may_delete_group, may_read_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.slices import Slices, Steps, at_once, batches
-from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, Outcomes, look_up, look_up_at_once
+from gateway.apis.slices import Slices, Steps, batches, run_at_once
+from gateway.apis.topics import (
+    FIRST_VERSION_WITH_IDS,
+    Codes,
+    Outcomes,
+    RequestedTopic,
+    look_up,
+    look_up_at_once,
+)
 from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields, GatewayError
@@ -40,102 +47,107 @@ Answer = OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse
 
 
 class ValidPartitions:
-    """The valid partitions of a request, and the errors of the others.
-
-    `outcomes` has the errors of the other partitions, and after the coordinator's answer those of all
-    partitions. `committed` has the valid partitions in the coordinator's form.
+    """The valid partitions of a request, and the errors of the others. A partition is valid if it exists and
+    the client may read its topic.
     """
 
     def __init__(self) -> None:
-        self.topics: list[tuple[NamedTopic, list[Any]]] = []
+        self.topics: list[tuple[RequestedTopic, list[Any]]] = []
+        """The topics with valid partitions, and these partitions as they are in the client's request."""
         self.outcomes = Outcomes()
+        """The errors of the invalid partitions. After the coordinator's answer, the outcomes of all."""
         self.committed: list[CommittedTopic] = []
+        """`topics` as the coordinator's request has them, built by `encode`."""
 
-    def separate(self, context: RequestContext, request: Any, topics: Sequence[NamedTopic]) -> Steps:
-        """Separate the valid partitions from the others. `topics` are those of the request, with metadata."""
-        for named, topic in zip(topics, request.topics, strict=True):
-            name = named.name if named.topic is None else named.topic.name
-            if (name or not named.by_id) and not may_read_topic(context, name):
+    def separate(self, context: RequestContext, request: Any, topics: Sequence[RequestedTopic]) -> Steps:
+        """Separate the valid partitions from the others. `topics` has the request's topics in the same order,
+        with their metadata.
+        """
+        for requested, topic in zip(topics, request.topics, strict=True):
+            name = requested.name if requested.topic is None else requested.topic.name
+            is_unknown_id = requested.by_id and not name
+            # An unknown id has no name to check. Its partitions get `missing_error`.
+            if not is_unknown_id and not may_read_topic(context, name):
                 indexes = (p.partition_index for p in topic.partitions)
-                self.outcomes.add_all(named, indexes, GatewayError.TOPIC_AUTHORIZATION_FAILED)
+                self.outcomes.add_all(requested, indexes, GatewayError.TOPIC_AUTHORIZATION_FAILED)
                 yield
                 continue
             existing: list[Any] = []
-            for some in batches(topic.partitions):
-                valid = [p for p in some if named.has(p.partition_index)]
-                if len(valid) < len(some):
-                    indexes = (p.partition_index for p in some if not named.has(p.partition_index))
-                    self.outcomes.add_all(named, indexes, named.missing_error)
-                existing += valid
+            for batch in batches(topic.partitions):
+                existing_in_batch = [p for p in batch if requested.has(p.partition_index)]
+                if len(existing_in_batch) < len(batch):
+                    indexes = (p.partition_index for p in batch if not requested.has(p.partition_index))
+                    self.outcomes.add_all(requested, indexes, requested.missing_error)
+                existing += existing_in_batch
                 yield
             if existing:
-                self.topics.append((named, existing))
+                self.topics.append((requested, existing))
 
     def encode(self) -> Steps:
         """Build `committed` from `topics`."""
-        for named, partitions in self.topics:
-            assert named.topic is not None
+        for requested, partitions in self.topics:
+            assert requested.topic is not None, "it has valid partitions"
             committed: list[CommittedPartition] = []
-            for some in batches(partitions):
-                committed += map(_committed_partition, some)
+            for batch in batches(partitions):
+                committed += map(_committed_partition, batch)
                 yield
-            self.committed.append(CommittedTopic(named.topic.name, committed, named.topic.topic_id))
+            self.committed.append(CommittedTopic(requested.topic.name, committed, requested.topic.topic_id))
 
-    def fields(self, answer: Answer) -> Fields:
-        """Add the coordinator's answer, and return the errors of all partitions."""
-        at_once(self._merge(answer))
-        return self.all_fields(answer)
+    def merge_at_once(self, answer: Answer) -> Fields:
+        """Add the coordinator's outcomes. Return the errors of all partitions."""
+        run_at_once(self._merge_steps(answer))
+        return self.merged_fields(answer)
 
-    async def merge(self, slices: Slices, answer: Awaitable[Answer]) -> Answer:
-        """Wait for the coordinator's answer, and add its outcomes for `all_fields`. Return the answer."""
-        answered = await answer
-        await slices.run(self._merge(answered))
-        return answered
+    async def merge(self, slices: Slices, response: Awaitable[Answer]) -> Answer:
+        """Wait for the coordinator's answer, and add its outcomes in slices. Return the answer."""
+        answer = await response
+        await slices.run(self._merge_steps(answer))
+        return answer
 
-    def all_fields(self, answer: Answer) -> Fields:
-        """Return the errors of all partitions, after `merge`."""
-        return {"topics": self.outcomes.fields()}
+    def merged_fields(self, answer: Answer) -> Fields:
+        """Return the errors of all partitions, to which `merge` has added the coordinator's. `answer` is not
+        used: it is what `merge` returns, and a `Deferred` passes it.
+        """
+        return {"topics": self.outcomes.topics}
 
     async def refuse(self, slices: Slices, error: Codes) -> Fields:
         """Refuse the valid partitions with this error. Return the errors of all partitions."""
-        await slices.run(_refuse(self.outcomes, self.topics, error))
-        return {"topics": self.outcomes.fields()}
+        await slices.run(_refusal_steps(self.outcomes, self.topics, error))
+        return {"topics": self.outcomes.topics}
 
-    def _merge(self, answer: Answer) -> Steps:
+    def _merge_steps(self, answer: Answer) -> Steps:
+        """Add the coordinator's outcomes. An error of the whole request applies to each valid partition."""
         if answer.error_code is ErrorCode.NONE:
-            outcomes = ((n, t.partitions) for (n, _), t in zip(self.topics, answer.topics, strict=True))
-            return self.outcomes.merge(outcomes)
+            return self.outcomes.merge(
+                (requested, answered.partitions)
+                for (requested, _), answered in zip(self.topics, answer.topics, strict=True)
+            )
         error = answer.error_code
         return self.outcomes.merge(
-            (named, [PartitionError(p.partition_index, error) for p in partitions])
-            for named, partitions in self.topics
+            (requested, [PartitionError(p.partition_index, error) for p in partitions])
+            for requested, partitions in self.topics
         )
 
 
-def refused_at_once(request: Any, error: Codes, *, by_id: bool) -> Fields:
-    """Return the same error for all partitions of a request."""
+async def refuse_all(context: RequestContext, request: Any, error: Codes, *, by_id: bool) -> Fields:
+    """Return the same error for all partitions of a request, built in slices."""
     outcomes = Outcomes()
-    at_once(_refuse(outcomes, _requested(request, by_id=by_id), error))
-    return {"topics": outcomes.fields()}
+    await context.slices().run(_refusal_steps(outcomes, _requested(request, by_id=by_id), error))
+    return {"topics": outcomes.topics}
 
 
-async def refused(context: RequestContext, request: Any, error: Codes, *, by_id: bool) -> Fields:
-    """Return the result of `refused_at_once`, built in slices."""
-    outcomes = Outcomes()
-    await context.slices().run(_refuse(outcomes, _requested(request, by_id=by_id), error))
-    return {"topics": outcomes.fields()}
-
-
-def _requested(request: Any, *, by_id: bool) -> Iterator[tuple[NamedTopic, list[Any]]]:
+def _requested(request: Any, *, by_id: bool) -> Iterator[tuple[RequestedTopic, list[Any]]]:
     for topic in request.topics:
-        named = NamedTopic("", topic.topic_id, None) if by_id else NamedTopic(topic.name, None, None)
-        yield named, topic.partitions
+        name, topic_id = ("", topic.topic_id) if by_id else (topic.name, None)
+        yield RequestedTopic(name, topic_id, topic=None), topic.partitions
 
 
-def _refuse(outcomes: Outcomes, topics: Iterable[tuple[NamedTopic, list[Any]]], error: Codes) -> Steps:
-    for named, partitions in topics:
-        for some in batches(partitions):
-            outcomes.add_all(named, (p.partition_index for p in some), error)
+def _refusal_steps(
+    outcomes: Outcomes, topics: Iterable[tuple[RequestedTopic, list[Any]]], error: Codes
+) -> Steps:
+    for requested, partitions in topics:
+        for batch in batches(partitions):
+            outcomes.add_all(requested, (p.partition_index for p in batch), error)
             yield
 
 
@@ -149,45 +161,48 @@ def _committed_partition(partition: Any) -> CommittedPartition:
 
 
 async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Commit the offsets of the existing partitions."""
+    """Commit the offsets of the partitions that exist. The others have an error in the response."""
     by_id = _is_by_id(context)
     if not may_read_group(context, request.group_id):
-        return await refused(context, request, GatewayError.GROUP_AUTHORIZATION_FAILED, by_id=by_id)
+        return await refuse_all(context, request, GatewayError.GROUP_AUTHORIZATION_FAILED, by_id=by_id)
     topics = await look_up(context, request.topics, Operation.READ, by_id=by_id)
     if topics is None:
-        return await refused(context, request, ErrorCode.COORDINATOR_NOT_AVAILABLE, by_id=by_id)
+        return await refuse_all(context, request, ErrorCode.COORDINATOR_NOT_AVAILABLE, by_id=by_id)
     slices, valid = context.slices(), ValidPartitions()
     await slices.run(valid.separate(context, request, topics))
     if not valid.topics:
-        return {"topics": valid.outcomes.fields()}
+        return {"topics": valid.outcomes.topics}
     await slices.run(valid.encode())
-    merged = valid.merge(slices, _commit(context, request, valid))
-    return Deferred(asyncio.create_task(merged), valid.all_fields)
+    response = _send_commit(context, request, valid)
+    return Deferred(asyncio.create_task(valid.merge(slices, response)), valid.merged_fields)
 
 
 def serve_commit_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """Answer a small request as `serve_commit` does, or return None if topics have to be looked up at a
-    broker.
+    """Answer a small request as `serve_commit` does.
+
+    Return None if topics have to be looked up at a broker, or if the client may not commit offsets of the
+    group.
     """
-    by_id = _is_by_id(context)
     if not may_read_group(context, request.group_id):
-        return refused_at_once(request, GatewayError.GROUP_AUTHORIZATION_FAILED, by_id=by_id)
-    topics = look_up_at_once(context, request.topics, Operation.READ, by_id=by_id)
+        return None
+    topics = look_up_at_once(context, request.topics, Operation.READ, by_id=_is_by_id(context))
     if topics is None:
         return None
     valid = ValidPartitions()
-    at_once(valid.separate(context, request, topics))
+    run_at_once(valid.separate(context, request, topics))
     if not valid.topics:
-        return {"topics": valid.outcomes.fields()}
-    at_once(valid.encode())
-    return Deferred(_commit(context, request, valid), valid.fields)
+        return {"topics": valid.outcomes.topics}
+    run_at_once(valid.encode())
+    return Deferred(_send_commit(context, request, valid), valid.merge_at_once)
 
 
 def _is_by_id(context: RequestContext) -> bool:
     return context.version >= FIRST_VERSION_WITH_IDS
 
 
-def _commit(context: RequestContext, request: Any, valid: ValidPartitions) -> Future[OffsetCommitResponse]:
+def _send_commit(
+    context: RequestContext, request: Any, valid: ValidPartitions
+) -> Future[OffsetCommitResponse]:
     return context.send(
         OffsetCommit(
             **context.coordinator_header(request.group_id),
@@ -201,7 +216,7 @@ def _commit(context: RequestContext, request: Any, valid: ValidPartitions) -> Fu
 
 
 def _error_code(answer: OffsetCommitResponse) -> int:
-    # If the commit is refused, all partitions have the same error.
+    # For the metrics. If the commit is refused, all partitions have the same error.
     if not answer.error_code and answer.topics:
         return answer.topics[0].partitions[0].error_code
     return answer.error_code
@@ -215,8 +230,8 @@ OFFSET_COMMIT = Api(
 _PARTITION_INDEX = attrgetter("partition_index")
 
 
-async def serve_deletion(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Delete the offsets of the existing partitions."""
+async def serve_offset_delete(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Delete the offsets of the partitions that exist. The others have an error in the response."""
     if not may_delete_group(context, request.group_id):
         return GROUP_REFUSED
     topics = await look_up(context, request.topics, Operation.READ, by_id=False)
@@ -228,8 +243,8 @@ async def serve_deletion(context: RequestContext, request: Any) -> Fields | Defe
         OffsetDelete(
             **context.coordinator_header(request.group_id),
             topics=[
-                TopicPartitions(named.name, await slices.each(_PARTITION_INDEX, partitions))
-                for named, partitions in valid.topics
+                TopicPartitions(requested.name, await slices.each(_PARTITION_INDEX, partitions))
+                for requested, partitions in valid.topics
             ],
         ),
         ANSWER_TIMEOUT_MS,
@@ -240,7 +255,7 @@ async def serve_deletion(context: RequestContext, request: Any) -> Fields | Defe
 def _deletion_fields(valid: ValidPartitions, answer: OffsetDeleteResponse) -> Fields:
     if answer.error_code is not ErrorCode.NONE:
         return {"error_code": answer.error_code}
-    return {"error_code": ErrorCode.NONE, **valid.all_fields(answer)}
+    return {"error_code": ErrorCode.NONE, **valid.merged_fields(answer)}
 
 
-OFFSET_DELETE = Api(key=ApiKey.OffsetDelete, serve=serve_deletion)
+OFFSET_DELETE = Api(key=ApiKey.OffsetDelete, serve=serve_offset_delete)

@@ -1,20 +1,18 @@
-"""ACLs of requests that pass to the brokers: Metadata, DescribeCluster, Produce, Fetch and those about
-transactions. An allowed request passes unchanged.
+"""ACLs of requests that pass to the brokers: Metadata, DescribeCluster, Produce, Fetch, and the requests
+about transactions. An allowed request passes unchanged.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from struct import Struct
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol.api_key import ApiKey
-
-from gateway.apis.api import ERRORS, Entries, Screened, TopicKey, may_on_cluster, topic_errors
+from gateway.apis.api import ERRORS, EntryGuard, EntryList, Screened, TopicKey, may_on_cluster, topic_errors
 from gateway.apis.context import NO_SESSION, RequestContext
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.limits import MIB
-from gateway.wire import codec, offload
+from gateway.wire import offload
 from gateway.wire.codec import Fields, GatewayError
 from gateway.wire.framing import ProtocolError
 
@@ -30,12 +28,12 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     The broker creates topics only if the client may create all topics that the request names. Denied names do
     not reach the broker, which would create them.
 
-    A denied topic is left out of the response to a request for all topics. If it was requested by its id, the
+    A denied topic is absent from the response to a request for all topics. If it was requested by its id, the
     response has an error without its name.
     """
     request = await offload.decode_passed(context.header, message)
-    topics: list[Any] | None = request.topics
-    if topics is not None and not topics and context.version < _FIRST_NULL_FOR_ALL:
+    topics: list[Any] | None = request.topics  # None for all topics
+    if context.version < _FIRST_NULL_FOR_ALL and not topics:
         topics = None
     errors: dict[str, GatewayError] = {}
     stops_creation = False
@@ -44,29 +42,21 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
         errors |= dict.fromkeys(await _undescribable(context, topics), _DENIED)
         has_flag = context.version >= _FIRST_WITH_CREATION_FLAG and request.allow_auto_topic_creation
         stops_creation = has_flag and not _may_create_all(context, request)
-    # A broker ignores all names as soon as one entry has an id.
-    is_by_id = topics is not None and any(not t.name or t.topic_id is not None for t in topics)
-    wants_operations = bool(
-        request.include_topic_authorized_operations or request.include_cluster_authorized_operations
-    )
-    is_plain = topics is not None and not errors and not is_by_id and not wants_operations
-    if is_plain and not stops_creation:
-        return None
     remaining = message
     if topics is not None and (errors or stops_creation):
         request.topics = [topic for topic in topics if topic.name not in errors]
         request.allow_auto_topic_creation = request.allow_auto_topic_creation and not stops_creation
         remaining = await offload.with_body(context.header, message, request)
-    if is_plain:
-        return Screened(remaining, {})
+    if topics is not None and not errors and not _may_change_response(request, topics):
+        return Screened(remaining, refused={}) if stops_creation else None
 
     async def change(response: Any) -> None:
         if topics is not None and context.version < _FIRST_NULL_FOR_ALL and not request.topics:
-            response.topics = []  # all names were hidden, and version 0 then requests all topics
-        shown = await context.slices().each(
-            partial(_shown, context, request, is_of_all=topics is None), response.topics
+            response.topics = []  # all names were hidden, and in version 0 an empty list requests all topics
+        visible = await context.slices().each(
+            partial(_visible_topic, context, request, are_all_requested=topics is None), response.topics
         )
-        response.topics = [topic for topic in shown if topic is not None]
+        response.topics = [topic for topic in visible if topic is not None]
         if request.include_cluster_authorized_operations and context.services.authorizer is not None:
             response.authorized_operations = _cluster_operations(context)
 
@@ -78,53 +68,69 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     return Screened(remaining, {"topics": refused} if refused else {}, change)
 
 
-async def guard_cluster(context: RequestContext, message: bytes) -> Screened | None:
+def _may_change_response(request: Any, topics: Sequence[Any]) -> bool:
+    """Return True if the response may need changes although all names of these topics are allowed."""
+    # A broker ignores all names as soon as one entry has an id.
+    is_by_id = any(not topic.name or topic.topic_id is not None for topic in topics)
+    return bool(
+        is_by_id
+        or request.include_topic_authorized_operations
+        or request.include_cluster_authorized_operations
+    )
+
+
+async def guard_describe_cluster(context: RequestContext, message: bytes) -> Screened | None:
     """Replace the gateway's operations in the response to a DescribeCluster by the client's."""
     request = await offload.decode_passed(context.header, message)
     if not request.include_cluster_authorized_operations:
         return None
 
-    async def change(response: Any) -> None:
+    async def replace_operations(response: Any) -> None:
         response.authorized_operations = _cluster_operations(context)
 
-    return Screened(message, {}, change)
+    return Screened(message, refused={}, change=replace_operations)
 
 
 async def _undescribable(context: RequestContext, topics: list[Any]) -> set[str]:
+    """Return the names of topics that the client may not describe. Ids are checked in the response."""
     names = list({topic.name for topic in topics if topic.name})
-    may = partial(context.may, Operation.DESCRIBE, ResourceType.TOPIC)
-    shown = await context.slices().each(may, names)
-    return {name for name, is_shown in zip(names, shown, strict=True) if not is_shown}
+    may_describe = partial(context.may, Operation.DESCRIBE, ResourceType.TOPIC)
+    are_describable = await context.slices().each(may_describe, names)
+    return {name for name, is_describable in zip(names, are_describable, strict=True) if not is_describable}
 
 
 async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
     """Return the topics that the broker would create although the client may not create them."""
+    # From _FIRST_WITH_CREATION_FLAG on, the request itself can forbid the creation.
     if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create_all(context, request):
-        # In these versions the request itself can forbid the creation.
         return set()
     names = {
         topic.name
         for topic in request.topics
         if not context.may(Operation.CREATE, ResourceType.TOPIC, topic.name)
     }
-    return names - (await context.services.cluster.topics(names)).keys()
+    existing = await context.services.cluster.topics(names)
+    return names - existing.keys()
 
 
 def _may_create_all(context: RequestContext, request: Any) -> bool:
-    named = (topic.name for topic in request.topics if topic.name)
+    """Return True if the client may create all topics that the request names."""
+    names = (topic.name for topic in request.topics if topic.name)
     return may_on_cluster(context, Operation.CREATE) or all(
-        context.may(Operation.CREATE, ResourceType.TOPIC, name) for name in named
+        context.may(Operation.CREATE, ResourceType.TOPIC, name) for name in names
     )
 
 
-def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool) -> Any | None:
+def _visible_topic(
+    context: RequestContext, request: Any, topic: Any, *, are_all_requested: bool
+) -> Any | None:
     """Return the topic with the client's operations instead of the gateway's.
 
     A topic that the client may not describe becomes None if all topics were requested, else an error without
     the topic's name.
     """
     if topic.name and not context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
-        if is_of_all:
+        if are_all_requested:
             return None
         topic.error_code, topic.name = _DENIED, None
         topic.is_internal, topic.partitions = False, []
@@ -138,9 +144,9 @@ def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool
 
 
 def _cluster_operations(context: RequestContext) -> frozenset[Operation]:
+    """Return the client's permitted operations on the cluster. As in Kafka, DESCRIBE is required."""
     authorizer = context.services.authorizer
     if authorizer is None or not context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
-        # As in Kafka, a client that may not describe the cluster has no operation on it.
         return frozenset()
     return authorizer.operations(context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME)
 
@@ -150,7 +156,8 @@ _FETCH_FIRST_BY_ID = 13
 _FETCH_FIRST_SESSION = 7
 _FETCH_FIRST_FLEXIBLE = 12
 
-# A Fetch response to which errors are added is buffered and decoded.
+# The limit of a Fetch response to which the gateway adds errors, because it buffers and decodes that
+# response.
 CHANGED_MAX_BYTES = MIB
 
 # FetchMetadata: the epochs of a request that starts a session, and of a request without a session.
@@ -161,12 +168,25 @@ _SESSION_ID = Struct(">i")
 _SESSION_ID_AT = 10
 
 
+def _refused_produce(topic: Any, error: Fields) -> Fields:
+    return {
+        **({"name": topic.name} if topic.name else {"topic_id": topic.topic_id}),
+        "partition_responses": [{"index": p.index, "base_offset": -1, **error} for p in topic.partition_data],
+    }
+
+
+PRODUCE_TOPICS = EntryList(
+    request_field="topic_data", response_field="responses", refused_entry=_refused_produce
+)
+
+
 async def guard_produce(context: RequestContext, message: bytes) -> Screened | None:
     """Require WRITE on each topic, and on the transactional id if there is one."""
-    header = context.header
-    request = await offload.decode_passed(header, message)
+    request = await offload.decode_passed(context.header, message)
     by_id = context.version >= _PRODUCE_FIRST_BY_ID
-    keys: list[TopicKey] = [topic.topic_id or _NO_ID if by_id else topic.name for topic in request.topic_data]
+    keys: list[TopicKey] = [
+        (topic.topic_id or _NO_ID) if by_id else topic.name for topic in request.topic_data
+    ]
     if request.transactional_id is not None and not context.may(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):
@@ -174,87 +194,11 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
         errors: Mapping[TopicKey, GatewayError] = dict.fromkeys(keys, denied)
     else:
         errors = await topic_errors(context, keys, Operation.WRITE)
-    if not errors:
-        return None
-    if context.version not in codec.versions(ApiKey.Produce):
-        raise ProtocolError(f"a Produce v{context.version} that is not allowed")
-    refused = await offload.run_sized(
-        message, _each_refused, _refused_produce, request.topic_data, keys, errors
-    )
-    request.topic_data = [t for t, key in zip(request.topic_data, keys, strict=True) if key not in errors]
-    remaining = await offload.with_body(header, message, request) if request.topic_data else None
-    return Screened(remaining, {"responses": refused})
+    return await PRODUCE_TOPICS.screen(context, message, request, [errors.get(key) for key in keys])
 
 
-async def guard_fetch(context: RequestContext, message: bytes) -> Screened | None:
-    """Require READ on each topic.
-
-    A request with a denied topic passes without it and without a session, so that the client's next request
-    repeats the topic and gets the error again. A session that may not continue ends with
-    FETCH_SESSION_ID_NOT_FOUND, after which clients repeat all their topics.
-    """
-    header, authorizer = context.header, context.services.authorizer
-    assert authorizer is not None
-    version = authorizer.version
-    request = await offload.decode_passed(header, message)
-    # A replica's Fetch needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark.
-    if _is_of_replica(request):
-        raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
-    by_id = context.version >= _FETCH_FIRST_BY_ID
-    topics = [topic.topic_id if by_id else topic.topic for topic in request.topics]
-    errors = await topic_errors(context, topics, Operation.READ)
-    has_session = context.version >= _FETCH_FIRST_SESSION
-    epoch = request.session_epoch if has_session else _FINAL_EPOCH
-    if epoch > _INITIAL_EPOCH:
-        if not errors and context.caches.fetches.may_continue(request.session_id, version):
-            return None
-        ended = {"error_code": GatewayError.FETCH_SESSION_ID_NOT_FOUND, "session_id": NO_SESSION}
-        return Screened(None, ended)
-    if not errors:
-        if epoch == _FINAL_EPOCH:
-            return None
-        at = _SESSION_ID_AT + (1 if context.version >= _FETCH_FIRST_FLEXIBLE else 0)
-
-        def on_start(response: bytes) -> None:
-            context.caches.fetches.add(_SESSION_ID.unpack_from(response, at)[0], version)
-
-        return Screened(message, {}, on_start=on_start)
-    kept = [t for t, key in zip(request.topics, topics, strict=True) if key not in errors]
-    refused = await offload.run_sized(message, _each_refused, _refused_fetch, request.topics, topics, errors)
-    request.topics = kept
-    request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
-    if has_session:
-        request.session_id, request.session_epoch = NO_SESSION, _FINAL_EPOCH
-    remaining = await offload.with_body(header, message, request) if kept else None
-    return Screened(remaining, {"responses": refused})
-
-
-def _is_of_replica(request: Any) -> bool:
-    # From version 15 on the follower's id is in this tagged field.
-    state = request.replica_state
-    return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
-
-
-def _each_refused(
-    refused: Callable[[Any, GatewayError], Fields],
-    topics: Iterable[Any],
-    keys: Iterable[TopicKey],
-    errors: Mapping[TopicKey, GatewayError],
-) -> list[Fields]:
-    return [refused(topic, errors[key]) for topic, key in zip(topics, keys, strict=True) if key in errors]
-
-
-def _refused_produce(topic: Any, error: GatewayError) -> Fields:
-    return {
-        **({"name": topic.name} if topic.name else {"topic_id": topic.topic_id}),
-        "partition_responses": [
-            {"index": p.index, "base_offset": -1, "error_code": error} for p in topic.partition_data
-        ],
-    }
-
-
-def _refused_fetch(topic: Any, error: GatewayError) -> Fields:
-    nothing = {
+def _refused_fetch(topic: Any, error: Fields) -> Fields:
+    no_records = {
         "high_watermark": -1,
         "last_stable_offset": -1,
         "log_start_offset": -1,
@@ -263,10 +207,58 @@ def _refused_fetch(topic: Any, error: GatewayError) -> Fields:
     }
     return {
         **({"topic": topic.topic} if topic.topic else {"topic_id": topic.topic_id}),
-        "partitions": [
-            {"partition_index": p.partition, "error_code": error, **nothing} for p in topic.partitions
-        ],
+        "partitions": [{"partition_index": p.partition, **error, **no_records} for p in topic.partitions],
     }
+
+
+_FETCH_TOPICS = EntryList(request_field="topics", response_field="responses", refused_entry=_refused_fetch)
+
+
+async def guard_fetch(context: RequestContext, message: bytes) -> Screened | None:
+    """Require READ on each topic.
+
+    Denied topics are removed from a request. The rest passes without a session, so that the client's next
+    request repeats the denied topics and gets the error again. A session that may not continue ends with
+    FETCH_SESSION_ID_NOT_FOUND, after which clients repeat all their topics.
+    """
+    authorizer = context.services.authorizer
+    assert authorizer is not None, "guards run only if the gateway checks ACLs"
+    acl_version = authorizer.version
+    request = await offload.decode_passed(context.header, message)
+    # A replica's Fetch needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark.
+    if _is_of_replica(request):
+        raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
+    by_id = context.version >= _FETCH_FIRST_BY_ID
+    keys = [topic.topic_id if by_id else topic.topic for topic in request.topics]
+    errors = await topic_errors(context, keys, Operation.READ)
+    has_sessions = context.version >= _FETCH_FIRST_SESSION
+    epoch = request.session_epoch if has_sessions else _FINAL_EPOCH
+    if epoch > _INITIAL_EPOCH:  # it continues a session
+        if not errors and context.caches.fetch_sessions.may_continue(request.session_id, acl_version):
+            return None
+        ended = {"error_code": GatewayError.FETCH_SESSION_ID_NOT_FOUND, "session_id": NO_SESSION}
+        return Screened(remaining=None, refused=ended)
+    if not errors:
+        if epoch == _FINAL_EPOCH:  # it neither continues nor starts a session
+            return None
+        # In flexible versions, the empty tagged fields take one byte.
+        session_id_at = _SESSION_ID_AT + (1 if context.version >= _FETCH_FIRST_FLEXIBLE else 0)
+
+        def on_start(response: bytes) -> None:
+            (session_id,) = _SESSION_ID.unpack_from(response, session_id_at)
+            context.caches.fetch_sessions.add(session_id, acl_version)
+
+        return Screened(message, refused={}, on_start=on_start)
+    request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
+    if has_sessions:
+        request.session_id, request.session_epoch = NO_SESSION, _FINAL_EPOCH
+    return await _FETCH_TOPICS.screen(context, message, request, [errors.get(key) for key in keys])
+
+
+def _is_of_replica(request: Any) -> bool:
+    # From version 15 on, the follower's id is in the tagged field `replica_state`.
+    state = request.replica_state
+    return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
 
 
 _TOPIC, _TRANSACTION = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
@@ -274,73 +266,82 @@ _TOPIC, _TRANSACTION = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
 def describe_transaction_error(context: RequestContext, transactional_id: str) -> GatewayError | None:
     """Return the error if the client may not describe the transaction, else None."""
-    may = context.may(Operation.DESCRIBE, _TRANSACTION, transactional_id)
-    return None if may else ERRORS[_TRANSACTION]
+    is_allowed = context.may(Operation.DESCRIBE, _TRANSACTION, transactional_id)
+    return None if is_allowed else ERRORS[_TRANSACTION]
 
 
 _FIRST_FIND_OF_SEVERAL = 4
 _NOWHERE = {"node_id": -1, "host": "", "port": -1}
-_FOUND = Entries(
-    "coordinator_keys",
-    "coordinators",
-    describe_transaction_error,
-    lambda key, error: {"key": key, **_NOWHERE, "error_code": error, "error_message": ""},
+_FIND_COORDINATOR_KEYS = EntryGuard(
+    request_field="coordinator_keys",
+    response_field="coordinators",
+    refused_entry=lambda key, error: {"key": key, **_NOWHERE, **error, "error_message": ""},
+    error=describe_transaction_error,
 )
 
 
-async def guard_find(context: RequestContext, message: bytes) -> Screened | None:
+async def guard_find_coordinator(context: RequestContext, message: bytes) -> Screened | None:
     """Require DESCRIBE on each transactional id."""
     if context.version >= _FIRST_FIND_OF_SEVERAL:
-        return await _FOUND.guard(context, message)
+        return await _FIND_COORDINATOR_KEYS.guard(context, message)
     request = await offload.decode_passed(context.header, message)
     error = describe_transaction_error(context, request.key)
     if error is None:
         return None
-    return Screened(None, {**_NOWHERE, "error_code": error, "error_message": error.name})
+    return Screened(remaining=None, refused={**_NOWHERE, "error_code": error, "error_message": error.name})
 
 
-async def guard_producer_id(context: RequestContext, message: bytes) -> Screened | None:
-    """Require WRITE on the transactional id. Without a transactional id, WRITE on any topic suffices."""
+async def guard_init_producer_id(context: RequestContext, message: bytes) -> Screened | None:
+    """Require WRITE on the transactional id, and TWO_PHASE_COMMIT if the request enables it.
+
+    Without a transactional id, IDEMPOTENT_WRITE on the cluster or WRITE on any topic suffices.
+    """
     request = await offload.decode_passed(context.header, message)
     authorizer = context.services.authorizer
     error = None
     if request.transactional_id is not None:
-        needed = [Operation.WRITE, *([Operation.TWO_PHASE_COMMIT] if request.enable2_pc else [])]
-        if not all(context.may(one, _TRANSACTION, request.transactional_id) for one in needed):
+        needed = [Operation.WRITE, Operation.TWO_PHASE_COMMIT] if request.enable2_pc else [Operation.WRITE]
+        if not all(context.may(operation, _TRANSACTION, request.transactional_id) for operation in needed):
             error = ERRORS[_TRANSACTION]
     elif not may_on_cluster(context, Operation.IDEMPOTENT_WRITE) and authorizer is not None:
-        may = authorizer.may_somewhere(context.principal, context.client_host, Operation.WRITE, _TOPIC)
-        error = None if may else ERRORS[ResourceType.CLUSTER]
+        may_write = authorizer.may_somewhere(context.principal, context.client_host, Operation.WRITE, _TOPIC)
+        error = None if may_write else ERRORS[ResourceType.CLUSTER]
     if error is None:
         return None
-    return Screened(None, {"error_code": error, "producer_id": -1, "producer_epoch": -1})
+    refused = {"error_code": error, "producer_id": -1, "producer_epoch": -1}
+    return Screened(remaining=None, refused=refused)
 
 
-async def guard_end(context: RequestContext, message: bytes) -> Screened | None:
+async def guard_end_txn(context: RequestContext, message: bytes) -> Screened | None:
     """Require WRITE on the transactional id."""
     request = await offload.decode_passed(context.header, message)
     if context.may(Operation.WRITE, _TRANSACTION, request.transactional_id):
         return None
-    return Screened(None, {"error_code": ERRORS[_TRANSACTION]})
+    return Screened(remaining=None, refused={"error_code": ERRORS[_TRANSACTION]})
 
 
 _FIRST_ADD_BY_BROKERS = 4
 
 
-async def guard_addition(context: RequestContext, message: bytes) -> Screened | None:
-    """Require WRITE on the transactional id and on all topics. Only brokers send versions from 4 on."""
+async def guard_add_partitions(context: RequestContext, message: bytes) -> Screened | None:
+    """Require WRITE on the transactional id and on all topics. If one topic is denied, none is added.
+
+    Versions from 4 on, which only brokers send, need CLUSTER_ACTION.
+    """
     request = await offload.decode_passed(context.header, message)
     if context.version >= _FIRST_ADD_BY_BROKERS:
         if may_on_cluster(context, Operation.CLUSTER_ACTION):
             return None
-        return Screened(None, {"error_code": ERRORS[ResourceType.CLUSTER]})
+        return Screened(remaining=None, refused={"error_code": ERRORS[ResourceType.CLUSTER]})
     topics: list[Any] = request.v3_and_below_topics
     errors: Mapping[str, GatewayError]
     if not context.may(Operation.WRITE, _TRANSACTION, request.v3_and_below_transactional_id):
         errors = {topic.name: ERRORS[_TRANSACTION] for topic in topics}
     else:
-        may = await context.slices().each(lambda t: context.may(Operation.WRITE, _TOPIC, t.name), topics)
-        denied = {topic.name for topic, is_allowed in zip(topics, may, strict=True) if not is_allowed}
+        are_allowed = await context.slices().each(
+            lambda topic: context.may(Operation.WRITE, _TOPIC, topic.name), topics
+        )
+        denied = {topic.name for topic, is_allowed in zip(topics, are_allowed, strict=True) if not is_allowed}
         if not denied:
             return None
         errors = {
@@ -357,38 +358,39 @@ async def guard_addition(context: RequestContext, message: bytes) -> Screened | 
         }
         for topic in topics
     ]
-    return Screened(None, {"results_by_topic_v3_and_below": results})
+    return Screened(remaining=None, refused={"results_by_topic_v3_and_below": results})
 
 
-_DESCRIBED = Entries(
-    "transactional_ids",
-    "transaction_states",
-    describe_transaction_error,
-    lambda name, error: {"transactional_id": name, "error_code": error},
+_DESCRIBE_TRANSACTIONS = EntryGuard(
+    request_field="transactional_ids",
+    response_field="transaction_states",
+    refused_entry=lambda transactional_id, error: {"transactional_id": transactional_id, **error},
+    error=describe_transaction_error,
 )
 
 
-async def guard_description(context: RequestContext, message: bytes) -> Screened | None:
+async def guard_describe_transactions(context: RequestContext, message: bytes) -> Screened | None:
     """Require DESCRIBE on each transactional id. Denied topics are removed from the response."""
 
-    async def hide(response: Any) -> None:
+    async def hide_topics(response: Any) -> None:
         slices = context.slices()
         for state in response.transaction_states:
-            state.topics = await slices.kept(
+            state.topics = await slices.filtered(
                 lambda topic: context.may(Operation.DESCRIBE, _TOPIC, topic.topic), state.topics
             )
 
-    return await _DESCRIBED.guard(context, message, hide)
+    return await _DESCRIBE_TRANSACTIONS.guard(context, message, hide_topics)
 
 
-async def guard_transactions(context: RequestContext, message: bytes) -> Screened | None:
+async def guard_list_transactions(context: RequestContext, message: bytes) -> Screened | None:
     """Remove the transactions that the client may not describe from the response to a ListTransactions."""
+    # This refuses a message that a broker could decode differently.
     await offload.decode_passed(context.header, message)
 
-    async def hide(response: Any) -> None:
-        response.transaction_states = await context.slices().kept(
+    async def hide_transactions(response: Any) -> None:
+        response.transaction_states = await context.slices().filtered(
             lambda state: context.may(Operation.DESCRIBE, _TRANSACTION, state.transactional_id),
             response.transaction_states,
         )
 
-    return Screened(message, {}, hide)
+    return Screened(message, refused={}, change=hide_transactions)

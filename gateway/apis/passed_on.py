@@ -7,25 +7,27 @@ row is for super users.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import addresses, broker_configs, group_configs, internal_topics
-from gateway.apis.api import ERRORS, Entries, Passed, Screen, Screened, may_on_cluster
+from gateway.apis.api import ERRORS, EntryGuard, EntryList, PassedApi, Screened, may_on_cluster
 from gateway.apis.context import RequestContext
 from gateway.apis.passed_guards import (
-    guard_addition,
-    guard_cluster,
-    guard_description,
-    guard_end,
+    PRODUCE_TOPICS,
+    guard_add_partitions,
+    guard_describe_cluster,
+    guard_describe_transactions,
+    guard_end_txn,
     guard_fetch,
-    guard_find,
+    guard_find_coordinator,
+    guard_init_producer_id,
+    guard_list_transactions,
     guard_metadata,
     guard_produce,
-    guard_producer_id,
-    guard_transactions,
 )
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.log_text import quoted
@@ -33,14 +35,15 @@ from gateway.wire import codec, offload
 from gateway.wire.codec import Fields, GatewayError, NewerApiKey
 from gateway.wire.framing import ProtocolError
 
+_FIRST_PRODUCE_WITH_ENDPOINTS, _FIRST_FETCH_WITH_ENDPOINTS = 10, 16  # of the new leaders (KIP-951)
 _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 
 
-async def guard(api: Passed | None, context: RequestContext, message: bytes) -> Screened | None:
+async def guard(api: PassedApi | None, context: RequestContext, message: bytes) -> Screened | None:
     """Check the ACLs of a request that passes to a broker. Return None if it may pass unchanged.
 
-    Raises UpstreamLost, and ProtocolError if a broker could decode the request differently, or if it is
-    denied and has no response for that.
+    Raises UpstreamLost. Raises ProtocolError if a broker could decode the request differently, or if a client
+    without the operation `needs` sends a request of an API without a guard.
     """
     authorizer, key = context.services.authorizer, context.header.api_key
     if authorizer is None or (api is not None and api.is_screened):
@@ -48,259 +51,335 @@ async def guard(api: Passed | None, context: RequestContext, message: bytes) -> 
     if not authorizer.is_super_user(context.principal):
         if api is not None and api.guard is not None:
             return await api.guard(context, message)
-        if api is None or not (api.is_free or (api.needs is not None and may_on_cluster(context, api.needs))):
+        # Without a guard, the client needs the operation `needs` on the cluster, unless the API is free.
+        is_allowed = api is not None and (
+            api.is_free or (api.needs is not None and may_on_cluster(context, api.needs))
+        )
+        if not is_allowed:
             raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {key}")
     if key in codec.REQUESTS:
-        await offload.decode_passed(context.header, message)  # as guards do, to refuse ambiguous messages
+        # Guards decode requests, too. This refuses a message that a broker could decode differently.
+        await offload.decode_passed(context.header, message)
     return None
 
 
-def _on_topic(
-    operation: Operation, name: str = "name"
-) -> Callable[[RequestContext, Any], GatewayError | None]:
-    """Return the check of an entry that has a topic's name in the field `name`."""
-
-    def error(context: RequestContext, entry: Any) -> GatewayError | None:
-        return None if context.may(operation, _TOPIC, getattr(entry, name)) else ERRORS[_TOPIC]
-
-    return error
+def _topic_error(
+    operation: Operation, context: RequestContext, entry: Any, *, name_field: str = "name"
+) -> GatewayError | None:
+    """Return the error of an entry about a topic if the client lacks the operation on it, else None."""
+    return None if context.may(operation, _TOPIC, getattr(entry, name_field)) else ERRORS[_TOPIC]
 
 
 def _create_error(context: RequestContext, topic: Any) -> GatewayError | None:
-    may = may_on_cluster(context, Operation.CREATE) or context.may(Operation.CREATE, _TOPIC, topic.name)
-    return None if may else ERRORS[_TOPIC]
+    may_create_all = may_on_cluster(context, Operation.CREATE)
+    is_allowed = may_create_all or context.may(Operation.CREATE, _TOPIC, topic.name)
+    return None if is_allowed else ERRORS[_TOPIC]
 
 
-# By ConfigResource.Type. Resources of all other types belong to the cluster.
+# The types of resources with ACLs by ConfigResource.Type. Settings of all other types are those of the
+# cluster.
 _CONFIG_TYPES: Mapping[int, ResourceType] = MappingProxyType({2: _TOPIC, 32: _GROUP})
 
 
-def _on_config(operation: Operation) -> Callable[[RequestContext, Any], GatewayError | None]:
-    def error(context: RequestContext, resource: Any) -> GatewayError | None:
-        kind = _CONFIG_TYPES.get(resource.resource_type, _CLUSTER)
-        name = CLUSTER_NAME if kind is _CLUSTER else resource.resource_name
-        return None if context.may(operation, kind, name) else ERRORS[kind]
-
-    return error
+def _config_error(operation: Operation, context: RequestContext, resource: Any) -> GatewayError | None:
+    kind = _CONFIG_TYPES.get(resource.resource_type, _CLUSTER)
+    name = CLUSTER_NAME if kind is _CLUSTER else resource.resource_name
+    return None if context.may(operation, kind, name) else ERRORS[kind]
 
 
-def _refused_by_name(entry: Any, error: GatewayError) -> Fields:
-    return {"name": entry.name, "error_code": error}
+def _refused_by_name(entry: Any, error: Fields) -> Fields:
+    return {"name": entry.name, **error}
 
 
-def _refused_resource(resource: Any, error: GatewayError) -> Fields:
-    return {
-        "resource_type": resource.resource_type,
-        "resource_name": resource.resource_name,
-        "error_code": error,
-    }
+def _refused_resource(resource: Any, error: Fields) -> Fields:
+    return {"resource_type": resource.resource_type, "resource_name": resource.resource_name, **error}
 
 
 def _refused_partitions(
-    topic_field: str = "name", partition_field: str = "partition_index", **nothing: int
-) -> Callable[[Any, GatewayError], Fields]:
-    """Return a function that builds a topic's part of a response, with one error for all partitions."""
+    topic: Any,
+    error: Fields,
+    *,
+    topic_field: str = "name",
+    partition_field: str = "partition_index",
+    **other_fields: int,
+) -> Fields:
+    """Return a topic's part of a response. Each partition has the same error and `other_fields`."""
+    failed = {**error, **other_fields}
+    indexes = (getattr(partition, partition_field) for partition in topic.partitions)
+    return {
+        topic_field: getattr(topic, topic_field),
+        "partitions": [{partition_field: index, **failed} for index in indexes],
+    }
 
-    def refused(topic: Any, error: GatewayError) -> Fields:
-        failed = {"error_code": error, **nothing}
-        indexes = (getattr(partition, partition_field) for partition in topic.partitions)
-        return {
-            topic_field: getattr(topic, topic_field),
-            "partitions": [{partition_field: index, **failed} for index in indexes],
-        }
 
-    return refused
-
-
-def _refused_producers(topic: Any, error: GatewayError) -> Fields:
-    partitions = [{"partition_index": index, "error_code": error} for index in topic.partition_indexes]
+def _refused_producers(topic: Any, error: Fields) -> Fields:
+    partitions = [{"partition_index": index, **error} for index in topic.partition_indexes]
     return {"name": topic.name, "partitions": partitions}
 
 
-_CREATED = Entries("topics", "topics", _create_error, _refused_by_name)
-
-
-async def _guard_creation(context: RequestContext, message: bytes) -> Screened | None:
-    async def change(response: Any) -> None:
-        for topic in response.topics:
-            if not topic.error_code and not context.may(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
-                # As in Kafka, the settings of a new topic need DESCRIBE_CONFIGS.
-                topic.topic_config_error_code = ERRORS[_TOPIC]
-                topic.num_partitions, topic.replication_factor, topic.configs = -1, -1, []
-
-    return await _CREATED.guard(context, message, change)
-
-
-_FIRST_DELETE_BY_ID = 6
-_DELETED_NAMES = Entries(
-    "topic_names",
-    "responses",
-    lambda context, name: None if context.may(Operation.DELETE, _TOPIC, name) else ERRORS[_TOPIC],
-    lambda name, error: {"name": name, "error_code": error},
+_CREATE_TOPICS = EntryGuard(
+    request_field="topics", response_field="topics", refused_entry=_refused_by_name, error=_create_error
+)
+_DELETE_RECORDS = EntryGuard(
+    request_field="topics",
+    response_field="topics",
+    refused_entry=partial(_refused_partitions, low_watermark=-1),
+    error=partial(_topic_error, Operation.DELETE),
+)
+_ALTER_CONFIGS = EntryGuard(
+    request_field="resources",
+    response_field="responses",
+    refused_entry=_refused_resource,
+    error=partial(_config_error, Operation.ALTER_CONFIGS),
+)
+_CREATE_PARTITIONS = EntryGuard(
+    request_field="topics",
+    response_field="results",
+    refused_entry=_refused_by_name,
+    error=partial(_topic_error, Operation.ALTER),
+)
+_REASSIGN_PARTITIONS = EntryList(
+    request_field="topics", response_field="responses", refused_entry=_refused_partitions
 )
 
 
-async def _guard_deletion(context: RequestContext, message: bytes) -> Screened | None:
+async def _guard_create_topics(context: RequestContext, message: bytes) -> Screened | None:
+    """Require CREATE for each topic. As in Kafka, hide a new topic's settings from a client without
+    DESCRIBE_CONFIGS.
+    """
+
+    async def hide_settings(response: Any) -> None:
+        for topic in response.topics:
+            if not topic.error_code and not context.may(Operation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
+                topic.topic_config_error_code = ERRORS[_TOPIC]
+                topic.num_partitions, topic.replication_factor, topic.configs = -1, -1, []
+
+    return await _CREATE_TOPICS.guard(context, message, hide_settings)
+
+
+_FIRST_DELETE_BY_ID = 6
+_DELETE_TOPICS_BY_NAME = EntryGuard(
+    request_field="topic_names",
+    response_field="responses",
+    refused_entry=lambda name, error: {"name": name, **error},
+    error=lambda context, name: None if context.may(Operation.DELETE, _TOPIC, name) else ERRORS[_TOPIC],
+)
+_DELETE_TOPICS = EntryList(
+    request_field="topics",
+    response_field="responses",
+    refused_entry=lambda topic, error: {
+        **({"name": topic.name} if topic.name else {"name": None, "topic_id": topic.topic_id}),
+        **error,
+    },
+)
+
+
+async def _guard_delete_topics(context: RequestContext, message: bytes) -> Screened | None:
     """Check the ACLs of a DeleteTopics. From version 6 on it may have topic ids."""
     if context.version < _FIRST_DELETE_BY_ID:
-        return await _DELETED_NAMES.guard(context, message)
+        return await _DELETE_TOPICS_BY_NAME.guard(context, message)
     request = await offload.decode_passed(context.header, message)
     ids = [topic.topic_id for topic in request.topics if not topic.name]
-    found = await context.services.cluster.topics_by_id(ids)
-    names = {topic_id: topic.name for topic_id, topic in found.items()}
+    topics_by_id = await context.services.cluster.topics_by_id(ids)
+    names_by_id = {topic_id: topic.name for topic_id, topic in topics_by_id.items()}
 
-    def error(_: RequestContext, entry: Any) -> GatewayError | None:
-        name = entry.name or names.get(entry.topic_id)
+    def error(entry: Any) -> GatewayError | None:
+        name = entry.name or names_by_id.get(entry.topic_id)
         if name is None:
             # ACLs are about names, and this id has none.
             return GatewayError.UNKNOWN_TOPIC_ID
         return None if context.may(Operation.DELETE, _TOPIC, name) else ERRORS[_TOPIC]
 
-    def refused(entry: Any, why: GatewayError) -> Fields:
-        key = {"name": entry.name} if entry.name else {"name": None, "topic_id": entry.topic_id}
-        return {**key, "error_code": why}
-
-    return await Entries("topics", "responses", error, refused).guard(context, message)
+    errors = await context.slices().each(error, request.topics)
+    return await _DELETE_TOPICS.screen(context, message, request, errors)
 
 
-def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Screen:
-    """Return the check of a request about the cluster. `refused` returns the response to a denied request."""
+async def _screen_delete_topics(context: RequestContext, message: bytes) -> Screened | None:
+    """Remove internal topics from a DeleteTopics."""
+    if context.version < _FIRST_DELETE_BY_ID:
+        # An entry of these versions is a name.
+        return await internal_topics.screen_list(_DELETE_TOPICS_BY_NAME, context, message, topic=str)
+    return await internal_topics.screen_list(
+        _DELETE_TOPICS, context, message, topic=internal_topics.name_or_id
+    )
 
-    async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
-        request = await offload.decode_passed(context.header, message)
-        return None if may_on_cluster(context, operation) else Screened(None, refused(request))
 
-    return guard_request
+async def _guard_cluster(
+    operation: Operation, refused: Callable[[Any], Fields], context: RequestContext, message: bytes
+) -> Screened | None:
+    """Check a request about the cluster. `refused` returns the response to a denied request."""
+    request = await offload.decode_passed(context.header, message)
+    if may_on_cluster(context, operation):
+        return None
+    return Screened(remaining=None, refused=refused(request))
 
 
-_REFUSED = {"error_code": ERRORS[_CLUSTER], "error_message": "Cluster authorization failed."}
+_CLUSTER_REFUSED = {"error_code": ERRORS[_CLUSTER], "error_message": "Cluster authorization failed."}
 
 
 ROWS = (
-    Passed(
+    PassedApi(
         key=ApiKey.Produce,
         guard=guard_produce,
-        internal=internal_topics.screen_produce,
+        internal=partial(internal_topics.screen_list, PRODUCE_TOPICS, topic=internal_topics.name_or_id),
         rewrite=addresses.rewrite_endpoints,
-        is_rewritten=addresses.carries_endpoints(ApiKey.Produce, 10),
+        is_rewritten=partial(addresses.carries_endpoints, ApiKey.Produce, _FIRST_PRODUCE_WITH_ENDPOINTS),
         # Brokers list versions that they no longer accept, because librdkafka detects features by them.
         versions=range(codec.versions(ApiKey.Produce).stop),
     ),
-    Passed(
+    PassedApi(
         key=ApiKey.Fetch,
         guard=guard_fetch,
         rewrite=addresses.rewrite_endpoints,
-        is_rewritten=addresses.carries_endpoints(ApiKey.Fetch, 16),
+        is_rewritten=partial(addresses.carries_endpoints, ApiKey.Fetch, _FIRST_FETCH_WITH_ENDPOINTS),
     ),
-    Passed(
+    PassedApi(
         key=ApiKey.ListOffsets,
-        guard=Entries(
-            "topics", "topics", _on_topic(Operation.DESCRIBE), _refused_partitions(timestamp=-1, offset=-1)
+        guard=EntryGuard(
+            request_field="topics",
+            response_field="topics",
+            refused_entry=partial(_refused_partitions, timestamp=-1, offset=-1),
+            error=partial(_topic_error, Operation.DESCRIBE),
         ).guard,
     ),
-    Passed(key=ApiKey.Metadata, guard=guard_metadata, rewrite=addresses.rewrite_metadata),
-    Passed(key=ApiKey.FindCoordinator, guard=guard_find, rewrite=addresses.rewrite_coordinators),
-    Passed(key=ApiKey.CreateTopics, guard=_guard_creation, internal=internal_topics.screen_creation),
-    Passed(key=ApiKey.DeleteTopics, guard=_guard_deletion, internal=internal_topics.screen_deletion),
-    Passed(
+    PassedApi(key=ApiKey.Metadata, guard=guard_metadata, rewrite=addresses.rewrite_metadata),
+    PassedApi(
+        key=ApiKey.FindCoordinator, guard=guard_find_coordinator, rewrite=addresses.rewrite_coordinators
+    ),
+    PassedApi(
+        key=ApiKey.CreateTopics,
+        guard=_guard_create_topics,
+        internal=partial(internal_topics.screen_list, _CREATE_TOPICS),
+    ),
+    PassedApi(key=ApiKey.DeleteTopics, guard=_guard_delete_topics, internal=_screen_delete_topics),
+    PassedApi(
         key=ApiKey.DeleteRecords,
-        guard=Entries(
-            "topics", "topics", _on_topic(Operation.DELETE), _refused_partitions(low_watermark=-1)
-        ).guard,
-        internal=internal_topics.screen_records,
+        guard=_DELETE_RECORDS.guard,
+        internal=partial(internal_topics.screen_list, _DELETE_RECORDS, error_details={}),
     ),
-    Passed(key=ApiKey.InitProducerId, guard=guard_producer_id),
-    Passed(
+    PassedApi(key=ApiKey.InitProducerId, guard=guard_init_producer_id),
+    PassedApi(
         key=ApiKey.OffsetForLeaderEpoch,
-        guard=Entries(
-            "topics",
-            "topics",
-            _on_topic(Operation.DESCRIBE, "topic"),
-            _refused_partitions("topic", "partition", leader_epoch=-1, end_offset=-1),
+        guard=EntryGuard(
+            request_field="topics",
+            response_field="topics",
+            refused_entry=partial(
+                _refused_partitions,
+                topic_field="topic",
+                partition_field="partition",
+                leader_epoch=-1,
+                end_offset=-1,
+            ),
+            error=partial(_topic_error, Operation.DESCRIBE, name_field="topic"),
         ).guard,
     ),
-    Passed(key=ApiKey.AddPartitionsToTxn, guard=guard_addition, internal=internal_topics.screen_addition),
-    Passed(key=ApiKey.EndTxn, guard=guard_end),
-    Passed(key=ApiKey.WriteTxnMarkers, needs=Operation.ALTER, internal=internal_topics.screen_markers),
-    Passed(key=ApiKey.DescribeAcls, guard=_on_cluster(Operation.DESCRIBE, lambda request: _REFUSED)),
-    Passed(
+    PassedApi(
+        key=ApiKey.AddPartitionsToTxn,
+        guard=guard_add_partitions,
+        internal=internal_topics.screen_add_partitions,
+    ),
+    PassedApi(key=ApiKey.EndTxn, guard=guard_end_txn),
+    PassedApi(
+        key=ApiKey.WriteTxnMarkers, needs=Operation.ALTER, internal=internal_topics.screen_write_markers
+    ),
+    PassedApi(
+        key=ApiKey.DescribeAcls,
+        guard=partial(_guard_cluster, Operation.DESCRIBE, lambda request: _CLUSTER_REFUSED),
+    ),
+    PassedApi(
         key=ApiKey.CreateAcls,
-        guard=_on_cluster(
-            Operation.ALTER, lambda request: {"results": [_REFUSED for _ in request.creations]}
+        guard=partial(
+            _guard_cluster,
+            Operation.ALTER,
+            lambda request: {"results": [_CLUSTER_REFUSED for _ in request.creations]},
         ),
     ),
-    Passed(
+    PassedApi(
         key=ApiKey.DeleteAcls,
-        guard=_on_cluster(
-            Operation.ALTER, lambda request: {"filter_results": [_REFUSED for _ in request.filters]}
+        guard=partial(
+            _guard_cluster,
+            Operation.ALTER,
+            lambda request: {"filter_results": [_CLUSTER_REFUSED for _ in request.filters]},
         ),
     ),
-    Passed(
+    PassedApi(
         key=ApiKey.DescribeConfigs,
-        guard=Entries(
-            "resources", "results", _on_config(Operation.DESCRIBE_CONFIGS), _refused_resource
+        guard=EntryGuard(
+            request_field="resources",
+            response_field="results",
+            refused_entry=_refused_resource,
+            error=partial(_config_error, Operation.DESCRIBE_CONFIGS),
         ).guard,
         groups=group_configs.screen_descriptions,
         brokers=broker_configs.screen_descriptions,
     ),
-    Passed(
+    PassedApi(
         key=ApiKey.AlterConfigs,
-        guard=Entries("resources", "responses", _on_config(Operation.ALTER_CONFIGS), _refused_resource).guard,
+        guard=_ALTER_CONFIGS.guard,
         groups=group_configs.screen_alterations,
         brokers=broker_configs.screen_alterations,
-        internal=internal_topics.screen_configs,
+        internal=partial(internal_topics.screen_list, _ALTER_CONFIGS, topic=internal_topics.config_topic),
     ),
-    Passed(key=ApiKey.AlterReplicaLogDirs, needs=Operation.ALTER),
-    Passed(key=ApiKey.DescribeLogDirs, needs=Operation.DESCRIBE),
-    Passed(
+    PassedApi(key=ApiKey.AlterReplicaLogDirs, needs=Operation.ALTER),
+    PassedApi(key=ApiKey.DescribeLogDirs, needs=Operation.DESCRIBE),
+    PassedApi(
         key=ApiKey.CreatePartitions,
-        guard=Entries("topics", "results", _on_topic(Operation.ALTER), _refused_by_name).guard,
-        internal=internal_topics.screen_partitions,
+        guard=_CREATE_PARTITIONS.guard,
+        internal=partial(internal_topics.screen_list, _CREATE_PARTITIONS),
     ),
-    Passed(key=ApiKey.ElectLeaders, needs=Operation.ALTER),
-    Passed(
+    PassedApi(key=ApiKey.ElectLeaders, needs=Operation.ALTER),
+    PassedApi(
         key=ApiKey.IncrementalAlterConfigs,
-        guard=Entries("resources", "responses", _on_config(Operation.ALTER_CONFIGS), _refused_resource).guard,
+        guard=_ALTER_CONFIGS.guard,
         groups=group_configs.screen_incremental_alterations,
         brokers=broker_configs.screen_alterations,
-        internal=internal_topics.screen_configs,
+        internal=partial(internal_topics.screen_list, _ALTER_CONFIGS, topic=internal_topics.config_topic),
     ),
-    Passed(
+    PassedApi(
         key=ApiKey.AlterPartitionReassignments,
         needs=Operation.ALTER,
-        internal=internal_topics.screen_reassignments,
+        internal=partial(internal_topics.screen_list, _REASSIGN_PARTITIONS),
     ),
-    Passed(key=ApiKey.ListPartitionReassignments, needs=Operation.DESCRIBE),
-    Passed(key=ApiKey.DescribeClientQuotas, needs=Operation.DESCRIBE_CONFIGS),
-    Passed(key=ApiKey.AlterClientQuotas, needs=Operation.ALTER_CONFIGS),
-    Passed(key=ApiKey.DescribeUserScramCredentials, needs=Operation.DESCRIBE),
-    Passed(key=ApiKey.AlterUserScramCredentials, needs=Operation.ALTER),
-    Passed(
+    PassedApi(key=ApiKey.ListPartitionReassignments, needs=Operation.DESCRIBE),
+    PassedApi(key=ApiKey.DescribeClientQuotas, needs=Operation.DESCRIBE_CONFIGS),
+    PassedApi(key=ApiKey.AlterClientQuotas, needs=Operation.ALTER_CONFIGS),
+    PassedApi(key=ApiKey.DescribeUserScramCredentials, needs=Operation.DESCRIBE),
+    PassedApi(key=ApiKey.AlterUserScramCredentials, needs=Operation.ALTER),
+    PassedApi(
         key=ApiKey.DescribeQuorum,
         needs=Operation.DESCRIBE,
         rewrite=addresses.rewrite_quorum,
         is_rewritten=addresses.names_controllers,
     ),
-    Passed(key=ApiKey.UpdateFeatures, needs=Operation.ALTER),
-    Passed(key=ApiKey.DescribeCluster, guard=guard_cluster, rewrite=addresses.rewrite_cluster),
-    Passed(
+    PassedApi(key=ApiKey.UpdateFeatures, needs=Operation.ALTER),
+    PassedApi(key=ApiKey.DescribeCluster, guard=guard_describe_cluster, rewrite=addresses.rewrite_cluster),
+    PassedApi(
         key=ApiKey.DescribeProducers,
-        guard=Entries("topics", "topics", _on_topic(Operation.READ), _refused_producers).guard,
+        guard=EntryGuard(
+            request_field="topics",
+            response_field="topics",
+            refused_entry=_refused_producers,
+            error=partial(_topic_error, Operation.READ),
+        ).guard,
     ),
-    Passed(key=ApiKey.UnregisterBroker, needs=Operation.ALTER),
-    Passed(key=NewerApiKey.UnregisterController, needs=Operation.ALTER),
-    Passed(key=ApiKey.DescribeTransactions, guard=guard_description),
-    Passed(key=ApiKey.ListTransactions, guard=guard_transactions),
-    *(Passed(key=key, is_free=True) for key in (ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry)),
-    Passed(
+    PassedApi(key=ApiKey.UnregisterBroker, needs=Operation.ALTER),
+    PassedApi(key=NewerApiKey.UnregisterController, needs=Operation.ALTER),
+    PassedApi(key=ApiKey.DescribeTransactions, guard=guard_describe_transactions),
+    PassedApi(key=ApiKey.ListTransactions, guard=guard_list_transactions),
+    *(PassedApi(key=key, is_free=True) for key in (ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry)),
+    PassedApi(
         key=ApiKey.ListConfigResources,
-        guard=_on_cluster(Operation.DESCRIBE_CONFIGS, lambda request: {"error_code": ERRORS[_CLUSTER]}),
+        guard=partial(
+            _guard_cluster, Operation.DESCRIBE_CONFIGS, lambda request: {"error_code": ERRORS[_CLUSTER]}
+        ),
         groups=group_configs.screen_list,
     ),
     # Hidden because the cursor of its response may name a topic that the client may not see. Clients use
     # Metadata instead.
-    Passed(
-        key=ApiKey.DescribeTopicPartitions, is_hidden=True, rewrite=internal_topics.rewrite_topic_partitions
+    PassedApi(
+        key=ApiKey.DescribeTopicPartitions,
+        is_hidden_if_checked=True,
+        rewrite=internal_topics.rewrite_topic_partitions,
     ),
 )
 """The APIs that pass to brokers, by key. `gateway.apis` has the row of ApiVersions, which needs all tables.

@@ -1,6 +1,6 @@
 """Streams groups (KIP-1071): StreamsGroupHeartbeat (key 88), the only request of members, and
-StreamsGroupDescribe (89). The gateway adds topics' metadata to heartbeats, and creates internal topics with
-the client's rights.
+StreamsGroupDescribe (89). The gateway adds topics' metadata to heartbeats. It creates a topology's internal
+topics (changelogs and repartition topics) with the client's rights.
 """
 
 import asyncio
@@ -16,11 +16,10 @@ from gateway.apis.api import GROUP_REFUSED, Api, may_on_cluster, may_read_group
 from gateway.apis.context import Deferred, RequestContext, Services
 from gateway.apis.modern_groups import OFF, TOPIC_REFUSED, Description
 from gateway.apis.slices import Slices
-from gateway.apis.topics import images_bytes, images_of, is_too_much
+from gateway.apis.topics import are_too_many, images_bytes, images_of
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.log_text import quoted
 from gateway.wire.codec import Fields
-from gateway.wire.heartbeats import decode_streams_heartbeat
 from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.snapshot import listed
 from kafka_why.contract.kafka.streams_responses import (
@@ -44,14 +43,15 @@ from kafka_why.contract.layout import KAFKAS_INTERNAL_TOPICS, is_topic_name
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.streams_topics import named_topics, required_topics
 
-_NAMED_MAX = 3
-# More metadata is added to a heartbeat only once per interval.
+_NAMED_MAX = 3  # the number of topics that a message names
+# Larger metadata is added to a heartbeat only once per heartbeat interval.
 _SMALL_BYTES = 16 * 1024
-_REMEMBERED_HEARTBEATS = 2
-_TOOLS_FIELDS = frozenset({"pending", "member_state"})  # of a member's description
+_REMEMBERED_HEARTBEATS = 2  # the number of heartbeat intervals for which failures of creation are remembered
+# Fields of a member's description for this project's tools. Kafka's response does not have them.
+_FIELDS_FOR_TOOLS = frozenset({"pending", "member_state"})
 _NOT_REQUESTED, _NOT_STORED = 0, 1  # StreamsGroupDescribeResponse.TopologyDescriptionStatus
 
-_TOO_MUCH = {
+_TOO_MANY_TOPICS = {
     "error_code": ErrorCode.INVALID_REQUEST,
     "error_message": "The topology has more topics than one request to the coordinator can describe.",
 }
@@ -61,78 +61,88 @@ async def serve_heartbeat(context: RequestContext, request: Any) -> Fields | Def
     """Send a member's heartbeat to the coordinator, with the metadata of its topics. Then create the internal
     topics that are missing.
     """
-    refused = _refused(context, request.group_id)
+    refused = _refusal(context, request.group_id)
     if refused is not None:
         return refused
-    if context.oversized_bytes:  # it is not sent
-        return Deferred(_send(context, request, None, None), partial(_heartbeat_fields, context))
-    topology, requested = None, _due_topics(context, request)
+    if context.oversized_bytes:  # `send` refuses the request, which needs no metadata
+        refused_response = _send(context, request, topology=None, topics=None)
+        return Deferred(refused_response, partial(_heartbeat_fields, context))
+    topology, names = None, _take_due_topics(context, request)
     if request.topology is not None:
         slices = context.slices()
-        refused = await _topology_refused(context, slices, request.topology.subtopologies)
+        refused = await _topology_refusal(context, slices, request.topology.subtopologies)
         if refused is not None:
             return refused
         to_subtopology = partial(convert, type=Subtopology, from_attributes=True)
         subtopologies = await slices.each(to_subtopology, request.topology.subtopologies)
         topology = StreamsTopology(request.topology.epoch, subtopologies)
-        requested = sorted(required_topics(topology))
-    if is_too_much(requested):
-        return _TOO_MUCH
-    topics = await images_of(context, requested) if requested and request.member_epoch >= 0 else None
+        names = sorted(required_topics(topology))
+    if are_too_many(names):
+        return _TOO_MANY_TOPICS
+    topics = await images_of(context, names) if names and request.member_epoch >= 0 else None
     response = _send(context, request, topology, topics)
-    answer = response if topics is None else asyncio.ensure_future(_create_topics(context, response))
-    return Deferred(answer, partial(_heartbeat_fields, context))
+    # Only the answer to a heartbeat with metadata can be trusted about topics that are missing now.
+    if topics is not None:
+        response = asyncio.ensure_future(_create_topics(context, response))
+    return Deferred(response, partial(_heartbeat_fields, context))
 
 
 def heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """Answer as `serve_heartbeat` does. Return None for requests about topics, which are rare."""
-    if request.topology is not None:
+    """Answer as `serve_heartbeat` does, or return None for a rare heartbeat that has a topology or needs
+    metadata.
+    """
+    requested_topics = context.caches.requested_topics.get(request.group_id, request.member_id)
+    if request.topology is not None or requested_topics is not None:
         return None
-    if context.caches.requested_topics.is_requested(request.group_id, request.member_id):
-        return None
-    refused = _refused(context, request.group_id)
-    return refused or Deferred(_send(context, request, None, None), partial(_heartbeat_fields, context))
+    refused = _refusal(context, request.group_id)
+    if refused is not None:
+        return refused
+    response = _send(context, request, topology=None, topics=None)
+    return Deferred(response, partial(_heartbeat_fields, context))
 
 
 def added_bytes(context: RequestContext, request: Any) -> int:
     """Return the size of the metadata that the member's heartbeat needs.
 
-    The coordinator's answer to a heartbeat without topology has about the same size.
+    For a heartbeat without topology, this is also about the size of the coordinator's answer.
     """
     if context.oversized_bytes:
-        return 0  # it is not sent
+        return 0  # the request is refused
     if request.topology is not None:
         subtopologies = request.topology.subtopologies
         return images_bytes(chain.from_iterable(map(named_topics, subtopologies)))
     return images_bytes(context.caches.requested_topics.get(request.group_id, request.member_id) or ())
 
 
-def _due_topics(context: RequestContext, request: Any) -> list[str] | None:
-    """Return the topics whose metadata the coordinator has requested, or None."""
-    requested, pace = context.caches.requested_topics, context.caches.topic_metadata
-    names = requested.get(request.group_id, request.member_id)
+def _take_due_topics(context: RequestContext, request: Any) -> list[str] | None:
+    """Remove and return the topics whose metadata the coordinator has requested.
+
+    Return None if it has requested none, or if metadata of many topics was added too short a time ago.
+    """
+    requested_topics, pace = context.caches.requested_topics, context.caches.metadata_pace
+    names = requested_topics.get(request.group_id, request.member_id)
     is_large = request.topology is None and names is not None and images_bytes(names) > _SMALL_BYTES
-    # A heartbeat is small, so many topics are reported at most once per heartbeat interval.
+    # A client may send small heartbeats quickly. They must not all become large requests to the coordinator.
     if is_large and not pace.try_start():
         return None
-    return requested.pop(request.group_id, request.member_id)
+    return requested_topics.pop(request.group_id, request.member_id)
 
 
-def _refused(context: RequestContext, group_id: str) -> Fields | None:
-    """Rows KSH1 and KSH2: return the refusal of a request, or None."""
+def _refusal(context: RequestContext, group_id: str) -> Fields | None:
+    """Return the refusal of a request, or None (row KSH1)."""
     if not context.services.streams_protocol:
         return OFF
     return None if may_read_group(context, group_id) else GROUP_REFUSED
 
 
-async def _topology_refused(
+async def _topology_refusal(
     context: RequestContext, slices: Slices, subtopologies: Sequence[Any]
 ) -> Fields | None:
-    """Rows KSH3 to KSH5: return the refusal of a topology, or None."""
-    named = await slices.each(named_topics, subtopologies)
-    names = sorted(set(chain.from_iterable(named)))
-    if is_too_much(names):
-        return _TOO_MUCH
+    """Return the refusal of a topology, or None (row KSH3)."""
+    names_of_subtopologies = await slices.each(named_topics, subtopologies)
+    names = sorted(set(chain.from_iterable(names_of_subtopologies)))
+    if are_too_many(names):
+        return _TOO_MANY_TOPICS
     # The coordinator's own topics are internal, too.
     internal = KAFKAS_INTERNAL_TOPICS | context.services.internal_topics.names
     if not internal.isdisjoint(names):
@@ -140,17 +150,17 @@ async def _topology_refused(
     illegal = [name for name in names if not is_topic_name(name)]
     if illegal:
         return _invalid_topology("has names that no topic can have", illegal)
-    is_allowed = all(await slices.each(_decider(context, Operation.DESCRIBE), names))
+    is_allowed = all(await slices.each(_topic_predicate(context, Operation.DESCRIBE), names))
     return None if is_allowed else TOPIC_REFUSED
 
 
-def _decider(context: RequestContext, operation: Operation) -> Callable[[str], bool]:
+def _topic_predicate(context: RequestContext, operation: Operation) -> Callable[[str], bool]:
     """Return a function that returns True if the client may do this operation on a topic."""
     authorizer = context.services.authorizer
     if authorizer is None:
         return lambda name: True
-    # This caches nothing, because a topology may have many topics.
-    return authorizer.decider(context.principal, context.client_host, operation, ResourceType.TOPIC)
+    # Unlike `may`, `predicate` caches nothing: a topology may have many topics.
+    return authorizer.predicate(context.principal, context.client_host, operation, ResourceType.TOPIC)
 
 
 def _invalid_topology(why: str, names: Iterable[str]) -> Fields:
@@ -181,21 +191,18 @@ def _send(
             task_end_offsets=_offsets(request.task_end_offsets),
             shutdown_application=request.shutdown_application,
             topics=topics,
+            not_created=context.caches.creation_failures.pop(request.group_id, request.member_id) or UNSET,
         )
     )
 
 
-def _tasks(tasks: Any) -> list[TaskIds] | None:
-    return convert(tasks, list[TaskIds] | None, from_attributes=True)
-
-
-def _offsets(offsets: Any) -> list[TaskOffset] | None:
-    return convert(offsets, list[TaskOffset] | None, from_attributes=True)
+_tasks = partial(convert, type=list[TaskIds] | None, from_attributes=True)
+_offsets = partial(convert, type=list[TaskOffset] | None, from_attributes=True)
 
 
 def _heartbeat_fields(context: RequestContext, answer: StreamsGroupHeartbeatResponse) -> Fields:
     if answer.needs_topics is not UNSET:
-        context.caches.topic_metadata.interval_ms = answer.heartbeat_interval_ms
+        context.caches.metadata_pace.interval_ms = answer.heartbeat_interval_ms
         context.caches.requested_topics.add(answer.group_id, answer.member_id, answer.needs_topics)
     return {
         "error_code": answer.error_code,
@@ -222,7 +229,9 @@ async def _create_topics(
     if answer.create_topics is UNSET:
         return answer
     outcome = await _create(context, answer.create_topics, answer.heartbeat_interval_ms)
-    return structs.replace(answer, status=[_with_outcome(one, outcome) for one in answer.status])
+    if outcome:
+        context.caches.creation_failures.add(answer.group_id, answer.member_id, outcome)
+    return structs.replace(answer, status=[_with_outcome(status, outcome) for status in answer.status])
 
 
 async def _create(
@@ -230,26 +239,26 @@ async def _create(
 ) -> str:
     """Create internal topics with the client's rights, at most once per heartbeat interval.
 
-    Return why topics are not created: for lack of rights, or because they could not be created a short time
-    ago (rows KST17 to KST20).
+    Return the reason if the client lacks the right, or if a recent creation has failed, else "".
     """
     names = [topic.name for topic in topics]
     if not may_on_cluster(context, Operation.CREATE):
-        allowed = await context.slices().each(_decider(context, Operation.CREATE), names)
-        denied = [name for name, may in zip(names, allowed, strict=True) if not may]
+        are_allowed = await context.slices().each(_topic_predicate(context, Operation.CREATE), names)
+        denied = [name for name, is_allowed in zip(names, are_allowed, strict=True) if not is_allowed]
         if denied:
             return f"The client is not authorized to create {_listed(denied)}."
-    creation, pace = context.services.streams_topics, context.caches.topic_creation
+    streams_topics, pace = context.services.streams_topics, context.caches.creation_pace
     pace.interval_ms = heartbeat_interval_ms
     if pace.try_start():
         remembered_s = _REMEMBERED_HEARTBEATS * heartbeat_interval_ms / 1_000
-        creation.create(context.principal, topics, context.ask_as_client, remembered_s)
-    failed = creation.failures(context.principal, names)
-    return f"Not created: {_listed([f'{name} ({why})' for name, why in failed.items()])}." if failed else ""
+        streams_topics.create(context.principal, topics, context.ask_as_client, remembered_s)
+    reasons = streams_topics.failures(context.principal, names)  # by topic
+    if not reasons:
+        return ""
+    return f"Not created: {_listed([f'{name} ({reason})' for name, reason in reasons.items()])}."
 
 
-def _listed(topics: list[str]) -> str:
-    return listed(topics, "topic", _NAMED_MAX)
+_listed = partial(listed, noun="topic", most=_NAMED_MAX)
 
 
 def _with_outcome(status: StreamsStatus, outcome: str) -> StreamsStatus:
@@ -265,7 +274,7 @@ def _subtopologies(answer: StreamsGroupDescribeResponse) -> Sequence[Subtopology
 
 def _member_fields(member: StreamsGroupMemberDescription) -> Fields:
     fields = to_builtins(member)
-    return {name: value for name, value in fields.items() if name not in _TOOLS_FIELDS}
+    return {name: value for name, value in fields.items() if name not in _FIELDS_FOR_TOOLS}
 
 
 def _group_fields(request: Any, answer: StreamsGroupDescribeResponse) -> Fields:
@@ -285,7 +294,7 @@ HEARTBEAT = Api(
     key=ApiKey.StreamsGroupHeartbeat,
     serve=serve_heartbeat,
     serve_at_once=heartbeat_at_once,
-    decode=decode_streams_heartbeat,
+    is_heartbeat=True,
     added_bytes=added_bytes,
     is_offered=_is_on,
 )

@@ -1,7 +1,6 @@
 """The topics of requests. As in Kafka, the topics of offset requests are checked before the coordinator gets
-the request. To other requests the gateway adds the metadata of their topics, because the coordinator cannot
-query the cluster (rows MI1, MI2 and RX1). If the brokers do not answer in time, a request is sent without
-metadata.
+the request. To other requests the gateway adds images, the metadata of their topics, because the coordinator
+cannot query the cluster. If the brokers do not answer in time, a request is sent without metadata.
 """
 
 import asyncio
@@ -39,14 +38,12 @@ Codes = ErrorCode | GatewayError
 log = structlog.get_logger()
 
 
-class NamedTopic(Struct, frozen=True):
-    """A topic of a request, given by name or id (`by_id`). `topic` is its metadata, or None if it does not
-    exist.
-    """
+class RequestedTopic(Struct, frozen=True):
+    """A topic of a request, which identifies it by its name, or by its id if `by_id`."""
 
-    name: str
-    topic_id: UUID | None
-    topic: ClusterTopic | None
+    name: str  # "" if `by_id`
+    topic_id: UUID | None  # None unless `by_id`
+    topic: ClusterTopic | None  # its metadata; None if it does not exist or was not looked up
     by_id: bool = False
 
     @property
@@ -67,31 +64,33 @@ class NamedTopic(Struct, frozen=True):
 
 async def look_up(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
-) -> list[NamedTopic] | None:
+) -> list[RequestedTopic] | None:
     """Return the topics of a request with their metadata, in order, or None if no broker answers.
 
     A name on which the client lacks the operation `needs` is not looked up.
     """
     cluster, requested = context.services.cluster, list(topics)
-    ask: Callable[[Iterable[Any], float], Awaitable[Any]] = cluster.topics_by_id if by_id else cluster.topics
+    query: Callable[[Iterable[Any], float], Awaitable[Any]] = (
+        cluster.topics_by_id if by_id else cluster.topics
+    )
     try:
-        found = await ask(_keys(context, requested, needs, by_id=by_id), OFFSETS_AGE_MAX_S)
+        metadata = await query(_keys(context, requested, needs, by_id=by_id), OFFSETS_AGE_MAX_S)
     except UpstreamLost as error:
         log.warning("no metadata of topics", error=str(error))
         return None
-    return await context.slices().each(partial(_named_topic, found, by_id), requested)
+    return await context.slices().each(partial(_requested_topic, metadata, by_id), requested)
 
 
 def look_up_at_once(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
-) -> list[NamedTopic] | None:
+) -> list[RequestedTopic] | None:
     """Return the result of `look_up`, or None if that needs a request to a broker."""
     cluster, requested = context.services.cluster, list(topics)
     cached: Callable[[Iterable[Any], float], Any] = (
         cluster.cached_topics_by_id if by_id else cluster.cached_topics
     )
-    found = cached(_keys(context, requested, needs, by_id=by_id), OFFSETS_AGE_MAX_S)
-    return None if found is None else [_named_topic(found, by_id, topic) for topic in requested]
+    metadata = cached(_keys(context, requested, needs, by_id=by_id), OFFSETS_AGE_MAX_S)
+    return None if metadata is None else [_requested_topic(metadata, by_id, topic) for topic in requested]
 
 
 def _keys(
@@ -104,60 +103,59 @@ def _keys(
     return (name for name in names if context.may(needs, ResourceType.TOPIC, name))
 
 
-def _named_topic(found: Mapping[Any, ClusterTopic], by_id: bool, topic: Any) -> NamedTopic:
+def _requested_topic(metadata: Mapping[Any, ClusterTopic], by_id: bool, topic: Any) -> RequestedTopic:
     if by_id:
-        return NamedTopic("", topic.topic_id, found.get(topic.topic_id), by_id=True)
-    return NamedTopic(topic.name, None, found.get(topic.name))
+        return RequestedTopic("", topic.topic_id, metadata.get(topic.topic_id), by_id=True)
+    return RequestedTopic(topic.name, topic_id=None, topic=metadata.get(topic.name))
 
 
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
     """Return the ids of those topics in `names` that exist. Raises UpstreamLost."""
-    found = await context.services.cluster.topics(names, OFFSETS_AGE_MAX_S)
-    return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
+    topics = await context.services.cluster.topics(names, OFFSETS_AGE_MAX_S)
+    return {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
 
 
 class Outcomes:
     """Error codes of partitions, grouped by topic as in Kafka's OffsetCommitResponse.Builder."""
 
     def __init__(self) -> None:
-        self._topics: list[dict[str, Any]] = []
-        self._by_name: dict[str | UUID | None, list[dict[str, Any]]] = {}
+        self.topics: list[dict[str, Any]] = []
+        """The topics of a response."""
+        self._partitions_by_topic: dict[str | UUID | None, list[dict[str, Any]]] = {}
 
-    def add(self, requested: NamedTopic, errors: Iterable[tuple[int, Codes]]) -> None:
-        """Add the outcomes of partitions of a topic to the topic's entry."""
+    def add(self, requested: RequestedTopic, errors: Iterable[tuple[int, Codes]]) -> None:
+        """Add the error codes of partitions, given as pairs of index and code, to the topic's entry."""
         partitions = [{"partition_index": index, "error_code": error} for index, error in errors]
         if not partitions:
             return
-        entry = self._by_name.get(requested.key)
-        if entry is None:
-            self._begin(requested, partitions)
+        added_before = self._partitions_by_topic.get(requested.key)
+        if added_before is None:
+            self._add_entry(requested, partitions)
         else:
-            entry += partitions
+            added_before += partitions
 
-    def add_all(self, requested: NamedTopic, partitions: Iterable[int], error: Codes) -> None:
+    def add_all(self, requested: RequestedTopic, partitions: Iterable[int], error: Codes) -> None:
         """Add the same outcome of several partitions."""
         self.add(requested, ((index, error) for index in partitions))
 
-    def merge(self, decided: Iterable[tuple[NamedTopic, Sequence[PartitionError]]]) -> Steps:
-        """Add the coordinator's outcomes. A topic that is twice in the request has two entries, unless the
-        gateway has already added errors.
+    def merge(self, decided: Iterable[tuple[RequestedTopic, Sequence[PartitionError]]]) -> Steps:
+        """Add the outcomes that the coordinator decided.
+
+        As in Kafka, a topic that is twice in the request has one entry if the gateway has already added
+        errors of any topic, else two.
         """
-        together = bool(self._topics)
+        has_errors = bool(self.topics)
         for requested, partitions in decided:
-            if not together:
-                self._begin(requested, [])
-            for some in batches(partitions):
-                self.add(requested, [(p.partition_index, p.error_code) for p in some])
+            if not has_errors:
+                self._add_entry(requested, [])
+            for batch in batches(partitions):
+                self.add(requested, [(p.partition_index, p.error_code) for p in batch])
                 yield
 
-    def fields(self) -> list[dict[str, Any]]:
-        """Return the topics of a response."""
-        return self._topics
-
-    def _begin(self, requested: NamedTopic, partitions: list[dict[str, Any]]) -> None:
-        self._by_name[requested.key] = partitions
-        name = {"name": requested.name} if requested.topic_id is None else {"topic_id": requested.topic_id}
-        self._topics.append({**name, "partitions": partitions})
+    def _add_entry(self, requested: RequestedTopic, partitions: list[dict[str, Any]]) -> None:
+        self._partitions_by_topic[requested.key] = partitions
+        key = {"name": requested.name} if requested.topic_id is None else {"topic_id": requested.topic_id}
+        self.topics.append({**key, "partitions": partitions})
 
 
 # A member may join because a topic has just grown.
@@ -170,30 +168,33 @@ IMAGES_MAX_BYTES = MIB
 _IMAGE_BYTES = 80  # of a topic in JSON, beside its name
 
 # After checking permissions for this long, let other tasks of the event loop run.
-_DECIDING_S = 0.005
+_CHECK_SLICE_S = 0.005
 
 # RE2 releases the interpreter's lock, so the event loop continues while a pattern is matched.
-_matching = FairThread("gateway-patterns")
+_pattern_thread = FairThread("gateway-patterns")
 
 T = TypeVar("T")
 
-_running: set[asyncio.Task[Any]] = set()
-"""The running queries, because the event loop has no strong references to its tasks."""
+_running_queries: set[asyncio.Task[Any]] = set()
+"""References to the tasks, because the event loop has no strong references to them."""
 
 
 async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
-    """Return the metadata of each topic with one of these names, None for an absent topic.
+    """Return the metadata of the topics with these names, by name. The value of an absent topic is None.
 
-    A topic is left out if the brokers reported an error for it. Return None if no broker answered.
+    A topic is left out if the brokers reported an error for it, or no id. Return None if no broker answered.
     """
-    wanted = list(names)
-    if not wanted:
+    requested = list(names)
+    if not requested:
         return {}
-    found = await _in_time(context, context.services.cluster.described(wanted, NAMED_AGE_MAX_S))
-    if found is None:
+    topics = await _within_timeout(
+        context, context.services.cluster.describe_topics(requested, NAMED_AGE_MAX_S)
+    )
+    if topics is None:
         return None
-    images = {name: None if topic is None else _image(topic) for name, topic in found.items()}
-    return {name: image for name, image in images.items() if image is not None or found[name] is None}
+    images = {name: None if topic is None else _image(topic) for name, topic in topics.items()}
+    # Leave out existing topics without an image, because their id is unknown.
+    return {name: image for name, image in images.items() if image is not None or topics[name] is None}
 
 
 async def resolution_of(
@@ -201,69 +202,75 @@ async def resolution_of(
 ) -> RegexResolution | None:
     """Return the topics that the pattern matches, or its RE2 error.
 
-    Internal topics, as clients see them, and topics that the client may not DESCRIBE are left out. Return
-    None if no broker answered, or if the pattern waited too long for other patterns. With `is_requested` the
-    topics' metadata is read again, because the coordinator found that topics have changed.
+    Kafka's and the coordinator's internal topics are left out, and topics that the client may not DESCRIBE.
+    Return None if no broker answered, or if the pattern waited too long for other patterns. With
+    `is_requested` the topics' metadata is read again, because the coordinator found that topics have changed.
     """
     age_max_s = NAMED_AGE_MAX_S if is_requested else ALL_AGE_MAX_S
-    known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
-    if known is None:
+    all_topics = await _within_timeout(context, context.services.cluster.all_topics(age_max_s))
+    if all_topics is None:
         return None
-    resolving = _matching.run(_resolve_pattern, pattern, known, context.services.internal_topics.own)
+    own_internal = context.services.internal_topics.own
+    resolving = _pattern_thread.run(_resolve_pattern, pattern, all_topics, own_internal)
     timeout_s = context.services.cluster.limits.topics_look_up_s
     done, _ = await asyncio.wait([resolving], timeout=timeout_s)
     if not done:
         resolving.cancel()
         log.warning("a pattern is not resolved now", error=f"it was not resolved within {timeout_s:g} s")
         return None
-    resolved, seen = resolving.result()
-    if resolved.error is not None:
-        return resolved
+    resolution, topics_digest = resolving.result()
+    if resolution.error is not None:
+        return resolution
     if context.services.authorizer is None:
-        return structs.replace(resolved, seen=seen) if is_requested else resolved
-    visible = await _describable(context, context.services.authorizer, resolved.topics)
-    if visible is None:
+        return structs.replace(resolution, seen=topics_digest) if is_requested else resolution
+    describable = await _describable(context, context.services.authorizer, resolution.topics)
+    if describable is None:
         return None
-    return structs.replace(resolved, topics={name: resolved.topics[name] for name in visible}, seen=seen)
+    topics = {name: resolution.topics[name] for name in describable}
+    return structs.replace(resolution, topics=topics, seen=topics_digest)
 
 
-def _resolve_pattern(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[RegexResolution, str]:
+def _resolve_pattern(
+    pattern: str, all_topics: AllTopics, own_internal: frozenset[str]
+) -> tuple[RegexResolution, str]:
     """Return the topics that the pattern matches, and their digest. Runs in a worker thread."""
-    images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
-    internal = own.union(name for name, topic in known.topics.items() if topic.is_internal)
-    resolved = resolve(pattern, images, known.at_ms, internal)
-    return resolved, digest(resolved.topics)
+    topics = all_topics.topics
+    images = {name: image for name, topic in topics.items() if (image := _image(topic)) is not None}
+    internal = own_internal.union(name for name, topic in topics.items() if topic.is_internal)
+    resolution = resolve(pattern, images, all_topics.at_ms, internal)
+    return resolution, digest(resolution.topics)
 
 
 async def _describable(
     context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
 ) -> list[str] | None:
-    """Return those of `topics` that the client may DESCRIBE.
-
-    None if the ACLs change meanwhile or time runs out.
+    """Return those of `topics` that the client may DESCRIBE, or None if the ACLs change meanwhile or if time
+    runs out.
     """
     timeout_s, describable = context.services.cluster.limits.topics_look_up_s, list[str]()
     try:
-        # One pattern at a time, because many would delay other work.
-        async with asyncio.timeout(timeout_s), context.services.deciding:
-            version, turn_s = authorizer.version, monotonic()
+        # Patterns are checked one at a time, because many at once would delay other work.
+        async with asyncio.timeout(timeout_s), context.services.pattern_checks:
+            acl_version, slice_start_s = authorizer.version, monotonic()
             for name in topics:
                 if may_describe_topic(context, name):
                     describable.append(name)
-                if monotonic() - turn_s >= _DECIDING_S:
+                if monotonic() - slice_start_s >= _CHECK_SLICE_S:
                     await asyncio.sleep(0)
-                    turn_s = monotonic()
+                    slice_start_s = monotonic()
     except TimeoutError:
         log.warning("a pattern is not resolved now", error=f"its ACLs took longer than {timeout_s:g} s")
         return None
-    if authorizer.version != version:
+    if authorizer.version != acl_version:
         log.warning("a pattern is not resolved now", error="the ACLs have changed meanwhile")
         return None
     return describable
 
 
-def is_too_much(*topics: Iterable[str] | None) -> bool:
-    """Return True if the metadata of all these topics does not fit into one request."""
+def are_too_many(*topics: Iterable[str] | None) -> bool:
+    """Return True if the metadata of all these topics does not fit into one request. Each argument has names
+    of topics, or is None.
+    """
     return sum(images_bytes(names) for names in topics if names is not None) > IMAGES_MAX_BYTES
 
 
@@ -277,17 +284,17 @@ def _image(topic: ClusterTopic) -> TopicImage | None:
     return None if topic.topic_id is None else TopicImage(topic.topic_id, topic.partitions)
 
 
-async def _in_time(context: RequestContext, query: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of a query of the brokers, or None if it does not come in time."""
+async def _within_timeout(context: RequestContext, query: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of a query of the brokers, or None if it fails or takes too long."""
     cluster = context.services.cluster
     timeout_s = cluster.limits.topics_look_up_s
-    # While brokers hang, only the first requests wait: no request waits for a query that has used up the
-    # time.
+    # The timeout runs from the start of the cluster's current request. So if brokers hang, later callers do
+    # not wait for the whole timeout again.
     left_s = max(0.0, timeout_s - cluster.waited_s())
     task = asyncio.create_task(_result_or_none(query))
     # A slower query continues, because other requests may wait for it.
-    _running.add(task)
-    task.add_done_callback(_running.discard)
+    _running_queries.add(task)
+    task.add_done_callback(_running_queries.discard)
     done, _ = await asyncio.wait([task], timeout=left_s)
     if done:
         return task.result()

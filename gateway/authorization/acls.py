@@ -12,6 +12,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from kafka_why.errors import UserFacingError
+
 WILDCARD = "*"
 """As a literal resource name it means every resource of the type, as a host every host."""
 
@@ -118,7 +120,7 @@ SUPPORTED: Mapping[ResourceType, frozenset[Operation]] = MappingProxyType(
 E = TypeVar("E", bound=IntEnum)
 
 
-class AclsUnreadable(ValueError):
+class AclsUnreadable(UserFacingError, ValueError):
     """ACLs cannot be read, or are malformed."""
 
 
@@ -152,19 +154,20 @@ def _acl(entry: _Entry, operation: str) -> Acl:
     if not entry.name:
         raise ValueError("the name of a resource is empty")
     return Acl(
-        _named(ResourceType, entry.resource_type),
+        _member(ResourceType, entry.resource_type),
         entry.name,
-        _named(PatternType, entry.pattern_type),
+        _member(PatternType, entry.pattern_type),
         entry.principal,
         entry.host,
-        _named(Operation, operation),
-        _named(Permission, entry.permission),
+        _member(Operation, operation),
+        _member(Permission, entry.permission),
     )
 
 
-def _named(kind: type[E], name: str) -> E:
+def _member(enum: type[E], name: str) -> E:
+    """Return the member of this name, in upper or lower case. Raises ValueError."""
     try:
-        return kind[name.upper()]
+        return enum[name.upper()]
     except KeyError:
-        known = ", ".join(member.name for member in kind)
-        raise ValueError(f"{name!r} is none of {known}") from None
+        names = ", ".join(member.name for member in enum)
+        raise ValueError(f"{name!r} is none of {names}") from None

@@ -24,7 +24,7 @@ from gateway.authorization.acls import (
 
 # Decisions are cached until the ACLs change, or up to this number.
 _DECISIONS_MAX = 50_000
-# The maximum of cached client addresses in Java's form.
+# The maximum number of cached client addresses in Java's form.
 _HOSTS_MAX = 10_000
 # Kafka's longest topic name has 249 characters. Longer group ids are not cached.
 _CACHED_NAME_MAX_CHARS = 250
@@ -59,7 +59,8 @@ class _AclsOfType:
         if not is_literal and len(acl.name) not in self.prefix_lengths:
             self.prefix_lengths.append(len(acl.name))
 
-    def of(self, name: str) -> Iterator[Acl]:
+    def about(self, name: str) -> Iterator[Acl]:
+        """Yield the ACLs that apply to the resource of this name."""
         yield from self.literal.get(name, ())
         if name != WILDCARD:
             yield from self.literal.get(WILDCARD, ())
@@ -68,12 +69,12 @@ class _AclsOfType:
                 yield from self.prefixed.get(name[:length], ())
 
     def covers(self, allow: Acl) -> bool:
-        """Return True if these denying ACLs cancel an allowing one completely."""
+        """Return True if these ACLs, which deny the operation, cancel an allowing one completely."""
         is_literal = allow.pattern_type is PatternType.LITERAL
         if WILDCARD in self.literal or (is_literal and allow.name in self.literal):
             return True
         if is_literal and allow.name == WILDCARD:
-            return False
+            return False  # no prefix has all names
         return any(allow.name[:length] in self.prefixed for length in self.prefix_lengths)
 
 
@@ -88,9 +89,9 @@ class Authorizer:
         self, super_users: Iterable[str] = (), *, allow_everyone_if_no_acl_found: bool = False
     ) -> None:
         self._super_users = frozenset(super_users)
-        self._default = allow_everyone_if_no_acl_found
+        self._allows_without_acls = allow_everyone_if_no_acl_found
         self._acls: frozenset[Acl] | None = None
-        self._sections: dict[ResourceType, _AclsOfType] = {}
+        self._by_type: dict[ResourceType, _AclsOfType] = {}
         self._decisions: dict[_DecisionKey, bool] = {}
         self.version = 0
 
@@ -104,7 +105,7 @@ class Authorizer:
         return len(self._decisions)
 
     def replace(self, acls: Iterable[Acl]) -> bool:
-        """Replace the ACLs. Returns True if they differ from those before."""
+        """Replace the ACLs. Return True if they differ from the previous ones."""
         return self._apply(self._sort_if_new(acls))
 
     async def replace_in_thread(self, acls: Iterable[Acl]) -> bool:
@@ -116,19 +117,20 @@ class Authorizer:
     def _sort_if_new(
         self, acls: Iterable[Acl]
     ) -> tuple[frozenset[Acl], dict[ResourceType, _AclsOfType]] | None:
-        """Return the ACLs, and the same by resource type, or None if they are already in force."""
-        new = frozenset(acls)
-        if new == self._acls:
+        """Return the set of ACLs, and the ACLs by resource type, or None if this set is already in force."""
+        new_acls = frozenset(acls)
+        if new_acls == self._acls:
             return None
-        sections: dict[ResourceType, _AclsOfType] = {kind: _AclsOfType() for kind in ResourceType}
-        for acl in new:
-            sections[acl.resource_type].add(acl)
-        return new, sections
+        by_type: dict[ResourceType, _AclsOfType] = {kind: _AclsOfType() for kind in ResourceType}
+        for acl in new_acls:
+            by_type[acl.resource_type].add(acl)
+        return new_acls, by_type
 
     def _apply(self, changed: tuple[frozenset[Acl], dict[ResourceType, _AclsOfType]] | None) -> bool:
+        """Put the ACLs of `_sort_if_new` in force. Return False if they are the same as before."""
         if changed is None:
             return False
-        self._acls, self._sections = changed
+        self._acls, self._by_type = changed
         self.forget()
         self.version += 1
         return True
@@ -136,15 +138,14 @@ class Authorizer:
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Return True if this client may do this operation on the resource."""
         key = principal, host, operation, kind, name
-        decided = self._decisions.get(key)
-        if decided is None:
-            # Java prints addresses with a slash before them.
-            decided = self._decide(principal, java_address(host), operation, kind, name)
+        is_allowed = self._decisions.get(key)
+        if is_allowed is None:
+            is_allowed = self._decide(principal, java_address(host), operation, kind, name)
             if len(name) <= _CACHED_NAME_MAX_CHARS:
-                self._cache(key, decided)
-        return decided
+                self._cache(key, is_allowed=is_allowed)
+        return is_allowed
 
-    def decider(
+    def predicate(
         self, principal: str, host: str, operation: Operation, kind: ResourceType
     ) -> Callable[[str], bool]:
         """Return a function that decides as `may` does about the resource of a name.
@@ -174,53 +175,57 @@ class Authorizer:
         if self.may(principal, host, operation, kind, _ANY_NAME):
             return True
         key = principal, host, operation, kind, None
-        decided = self._decisions.get(key)
-        if decided is None:
-            decided = self._decide_somewhere(principal, java_address(host), operation, kind)
-            self._cache(key, decided)
-        return decided
+        is_allowed = self._decisions.get(key)
+        if is_allowed is None:
+            is_allowed = self._decide_somewhere(principal, java_address(host), operation, kind)
+            self._cache(key, is_allowed=is_allowed)
+        return is_allowed
 
-    def _cache(self, key: _DecisionKey, decided: bool) -> None:
+    def _cache(self, key: _DecisionKey, *, is_allowed: bool) -> None:
         if len(self._decisions) >= _DECISIONS_MAX:
             self.forget()
-        self._decisions[key] = decided
+        self._decisions[key] = is_allowed
 
     def _decide_somewhere(
         self, principal: str, address: str, operation: Operation, kind: ResourceType
     ) -> bool:
+        """Return True if some ACL allows the operation, and no ACLs cancel it completely."""
         denied, allowed = _AclsOfType(), list[Acl]()
         for acl in self._acls or ():
-            is_for = acl.resource_type is kind and acl.operation in (operation, Operation.ALL)
-            if not is_for or not _is_about(acl, principal, address):
+            is_for_operation = acl.resource_type is kind and acl.operation in (operation, Operation.ALL)
+            if not is_for_operation or not _is_about_client(acl, principal, address):
                 continue
             if acl.permission is Permission.DENY:
                 denied.add(acl)
             else:
                 allowed.append(acl)
-        return not all(map(denied.covers, allowed))
+        return any(not denied.covers(acl) for acl in allowed)
 
     def _decide(
         self, principal: str, address: str, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
+        """Return False if an ACL denies the operation, True if one allows it. Otherwise return the default,
+        but False for a resource that has ACLs.
+        """
         if principal in self._super_users:
             return True
         if self._acls is None:
             return False
         has_acls = is_allowed = False
-        for acl in self._sections[kind].of(name):
+        for acl in self._by_type[kind].about(name):
             has_acls = True
-            if _is_about(acl, principal, address) and _is_for(acl, operation):
+            if _is_about_client(acl, principal, address) and _is_for_operation(acl, operation):
                 if acl.permission is Permission.DENY:
                     return False
                 is_allowed = True
-        return is_allowed or (self._default and not has_acls)
+        return is_allowed or (self._allows_without_acls and not has_acls)
 
 
-def _is_about(acl: Acl, principal: str, address: str) -> bool:
+def _is_about_client(acl: Acl, principal: str, address: str) -> bool:
     return acl.principal in (principal, WILDCARD_PRINCIPAL) and acl.host in (address, WILDCARD)
 
 
-def _is_for(acl: Acl, operation: Operation) -> bool:
+def _is_for_operation(acl: Acl, operation: Operation) -> bool:
     if acl.operation in (operation, Operation.ALL):
         return True
     return acl.permission is Permission.ALLOW and acl.operation in _IMPLIED_BY.get(operation, ())
@@ -231,7 +236,7 @@ def java_address(host: str) -> str:
     """Return the address in the form of Java's InetAddress.getHostAddress, in which Kafka compares ACLs'
     hosts.
     """
-    text = host.removeprefix("/")
+    text = host.removeprefix("/")  # a client's host has a slash before the address
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -240,6 +245,6 @@ def java_address(host: str) -> str:
         return text
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
-    pairs = address.packed[::2], address.packed[1::2]
-    plain = ":".join(f"{high << 8 | low:x}" for high, low in zip(*pairs, strict=True))
+    high_bytes, low_bytes = address.packed[::2], address.packed[1::2]
+    plain = ":".join(f"{high << 8 | low:x}" for high, low in zip(high_bytes, low_bytes, strict=True))
     return plain if address.scope_id is None else f"{plain}%{address.scope_id}"

@@ -1,11 +1,12 @@
 """The sources of ACLs, and their periodic reading."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, Self
 
 import structlog
@@ -25,10 +26,9 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from gateway.watched_files import WatchedFiles
 
-_VERSION = 3
-# All ACLs: any resource, pattern, operation and permission.
-_ANY = 1
-_EVERYTHING = {
+_DESCRIBE_VERSION = 3
+_ANY = 1  # of each enum in a filter
+_ALL_ACLS = {
     "resource_type_filter": _ANY,
     "resource_name_filter": None,
     "pattern_type_filter": _ANY,
@@ -44,7 +44,7 @@ _REASONS = {
     _CLUSTER_AUTHORIZATION_FAILED: "the gateway's own principal needs DESCRIBE on the cluster",
 }
 # The minimum interval between log lines about failures to read.
-_COMPLAINT_INTERVAL_S = 60.0
+_FAILURE_LOG_INTERVAL_S = 60.0
 
 INTERVAL_S = 5.0
 """The default interval between two readings of the ACLs."""
@@ -56,8 +56,9 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class AclOptions:
-    """The ACLs that the gateway checks. If `file` is None, these are the cluster's. `Authorizer` describes
-    the other options.
+    """The ACLs that the gateway checks: those of `file`, or the cluster's if `file` is None.
+
+    They are read every `interval_s`. `Authorizer` describes the other options.
     """
 
     file: Path | None = None
@@ -66,29 +67,25 @@ class AclOptions:
     interval_s: float = INTERVAL_S
 
 
-def cluster_reader(cluster: Cluster) -> Read:
-    """Return a function that reads the ACLs of the cluster, with DescribeAcls."""
-
-    async def read() -> Sequence[Acl]:
-        try:
-            answer = await cluster.ask(ApiKey.DescribeAcls, _VERSION, _EVERYTHING)
-        except UpstreamLost as error:
-            raise AclsUnreadable(f"the cluster's ACLs cannot be read: {error}") from error
-        if answer.error_code:
-            why = _REASONS.get(answer.error_code, answer.error_message or "")
-            raise AclsUnreadable(f"the cluster's ACLs cannot be read: error {answer.error_code}: {why}")
-        return await asyncio.to_thread(_of_resources, answer.resources)
-
-    return read
+async def read_cluster(cluster: Cluster) -> Sequence[Acl]:
+    """Return the ACLs of the cluster, by DescribeAcls. Raises AclsUnreadable."""
+    try:
+        answer = await cluster.ask(ApiKey.DescribeAcls, _DESCRIBE_VERSION, _ALL_ACLS)
+    except UpstreamLost as error:
+        raise AclsUnreadable(f"the cluster's ACLs cannot be read: {error}") from error
+    if answer.error_code:
+        why = _REASONS.get(answer.error_code, answer.error_message or "")
+        raise AclsUnreadable(f"the cluster's ACLs cannot be read: error {answer.error_code}: {why}")
+    return await asyncio.to_thread(_acls_of_resources, answer.resources)
 
 
-def _of_resources(resources: Iterable[Any]) -> list[Acl]:
-    return [acl for resource in resources for acl in _of_resource(resource)]
+def _acls_of_resources(resources: Iterable[Any]) -> list[Acl]:
+    return [acl for resource in resources for acl in _acls_of_resource(resource)]
 
 
-def _of_resource(resource: Any) -> list[Acl]:
+def _acls_of_resource(resource: Any) -> list[Acl]:
     """Return the resource's ACLs, except those with an unknown type or operation, which no check needs."""
-    with suppress(ValueError):
+    with suppress(ValueError):  # an unknown type
         kind, pattern = ResourceType(resource.resource_type), PatternType(resource.pattern_type)
         return [
             Acl(
@@ -107,15 +104,14 @@ def _of_resource(resource: Any) -> list[Acl]:
 
 
 def file_reader(path: Path) -> Read:
-    """Return a function that returns the ACLs of a file. It reads the file when the file has changed."""
-    files: WatchedFiles[Sequence[Acl]] | None = None
+    """Return a function that returns the ACLs of a file, and reads the file again when it has changed.
+
+    Raises AclsUnreadable.
+    """
+    files = WatchedFiles([path], partial(read_acl_file, path))
 
     def read() -> Sequence[Acl]:
-        nonlocal files
-        if files is None:
-            files = WatchedFiles([path], partial(read_acl_file, path))
-        else:
-            files.read_again()
+        files.reload_if_changed()
         return files.value
 
     return partial(asyncio.to_thread, read)
@@ -129,7 +125,7 @@ class CurrentAcls:
         self._read = read
         self._interval_s = interval_s
         self._read_at_s: float | None = None
-        self._complained_at_s: float | None = None
+        self._failure_logged_at_s: float | None = None  # None while the ACLs can be read
 
     @classmethod
     def of(cls, options: AclOptions, cluster: Cluster) -> Self:
@@ -137,52 +133,42 @@ class CurrentAcls:
         authorizer = Authorizer(
             options.super_users, allow_everyone_if_no_acl_found=options.allow_everyone_if_no_acl_found
         )
-        read = cluster_reader(cluster) if options.file is None else file_reader(options.file)
+        read = partial(read_cluster, cluster) if options.file is None else file_reader(options.file)
         return cls(authorizer, read, options.interval_s)
 
     @property
     def age_s(self) -> float | None:
         """The time since the ACLs were last read, or None before the first time."""
-        return None if self._read_at_s is None else _now_s() - self._read_at_s
+        return None if self._read_at_s is None else monotonic() - self._read_at_s
 
     async def refresh(self) -> None:
         """Read the ACLs. Raises AclsUnreadable."""
-        began_s = _now_s()
+        began_s = monotonic()
         acls = await self._read()
         self._read_at_s = began_s
-        if self._complained_at_s is not None:
-            self._complained_at_s = None
+        if self._failure_logged_at_s is not None:
+            self._failure_logged_at_s = None
             log.info("the ACLs are read again")
         if await self.authorizer.replace_in_thread(acls):
             log.info("the ACLs have changed", acls=len(self.authorizer))
 
-    @asynccontextmanager
-    async def followed(self) -> AsyncIterator[None]:
-        """Read the ACLs periodically until the block ends."""
-        async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(self._follow())
-            yield
-            following.cancel()
-
-    async def _follow(self) -> None:
+    async def follow(self) -> None:
+        """Read the ACLs periodically."""
         while True:
             await asyncio.sleep(self._interval_s)
             try:
                 await self.refresh()
             except AclsUnreadable as error:
-                self._complain(error)
+                self._log_failure(error)
 
-    def _complain(self, error: AclsUnreadable) -> None:
-        since_s = None if self._complained_at_s is None else _now_s() - self._complained_at_s
-        if since_s is None or since_s >= _COMPLAINT_INTERVAL_S:
-            self._complained_at_s = _now_s()
+    def _log_failure(self, error: AclsUnreadable) -> None:
+        """Log a failure to read the ACLs, unless one was logged a short time ago."""
+        since_s = None if self._failure_logged_at_s is None else monotonic() - self._failure_logged_at_s
+        if since_s is None or since_s >= _FAILURE_LOG_INTERVAL_S:
+            self._failure_logged_at_s = monotonic()
             age_s = self.age_s
             log.warning(
                 "the ACLs cannot be read: the last ones stay in force",
                 why=str(error),
                 age_s=None if age_s is None else round(age_s, 1),
             )
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

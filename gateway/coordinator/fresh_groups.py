@@ -1,33 +1,30 @@
 """The groups for ListGroups and ListConfigResources, with every change that any gateway has already answered.
 
-A response may precede the view of the same change on the groups topic. So ListGroups first queries each
-partition for changed groups. A replica answers at once, with their current state. The other groups are on the
-topic, and the list waits until the reader has reached the topic's end. If no replica answers, these requests
-are the first round of a barrier (`clients.coordinator_client`), and after its other rounds all views are on
-the topic.
+The coordinator may answer a change before it writes the group's view to the groups topic. So ListGroups first
+sends a query for changed groups to each partition of the requests topic. If a replica (a process that answers
+before the Spark query does) handles the partition, it answers at once with the current state of these groups.
+The other groups are on the groups topic, and the list waits until the reader has reached the topic's end.
+
+If a partition has no replica, the queries are the first round of a barrier (`clients.barrier`): several
+rounds of requests, after whose answers all earlier changes are on the groups topic.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import structlog
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from clients.coordinator_client import (
-    BARRIER_VERSION,
-    Header,
-    barrier_request,
-    barrier_rounds,
-    changed_request,
-)
-from gateway.coordinator.backend import Backend
+from clients.barrier import BARRIER_VERSION, barrier_request, barrier_rounds
+from gateway.coordinator.failures import Backend
 from gateway.coordinator.groups import GroupsView, KnownGroup
 from gateway.limits import Limits
-from kafka_why.contract.kafka.requests import DescribeGroup
-from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from kafka_why.contract.kafka.history import DEAD
+from kafka_why.contract.kafka.responses import DescribeGroupResponse, ListedGroup
 from kafka_why.contract.messages import ANONYMOUS, ErrorCode
 from kafka_why.partitioner import hash_of
 
@@ -35,6 +32,7 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 
+@dataclass(slots=True, eq=False)
 class Rounds(Generic[S]):
     """A runner of callers' work in rounds.
 
@@ -44,61 +42,63 @@ class Rounds(Generic[S]):
     memory does not grow with the number of callers.
     """
 
-    def __init__(self, begin: Callable[[], Awaitable[S]]) -> None:
-        self._begin = begin
-        self._waiting: dict[Hashable, _Piece[S]] = {}
-        self._running: asyncio.Task[None] | None = None
+    begin: Callable[[], Awaitable[S]]
+    _waiting: "dict[Hashable, _SharedWork[S]]" = field(default_factory=dict)
+    _running: asyncio.Task[None] | None = None
 
     async def run(self, key: Hashable, work: Callable[[S], Awaitable[R]]) -> R:
         """Return the result of `work`, or of another caller's work with the same key.
 
         Work is skipped if all its callers have cancelled it.
         """
-        piece = self._waiting.setdefault(key, _Piece(work))
+        shared_work = self._waiting.setdefault(key, _SharedWork(work))
         result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        piece.results.append(result)
+        shared_work.results.append(result)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         return await result
 
     async def _run(self) -> None:
+        """Run rounds until no work waits."""
         try:
             while self._waiting:
-                pieces = deque(self._waiting.values())
+                round_work = deque(self._waiting.values())
                 self._waiting = {}
-                await self._round(pieces)
+                await self._run_round(round_work)
         finally:
             self._running = None
 
-    async def _round(self, pieces: "deque[_Piece[S]]") -> None:
+    async def _run_round(self, round_work: "deque[_SharedWork[S]]") -> None:
+        """Call `begin`, and run each piece of work with its result."""
         try:
-            begun = await self._begin()
+            begin_result = await self.begin()
         except Exception as error:  # noqa: BLE001 - the callers must get any error
-            for piece in pieces:
-                piece.fail(error)
+            for shared_work in round_work:
+                shared_work.fail(error)
             return
-        while pieces:  # no result may outlive its callers
-            piece = pieces.popleft()
-            if piece.is_wanted:
-                await piece.run(begun)
+        while round_work:
+            # Remove each piece of work, so that its result does not stay in memory until the round ends.
+            shared_work = round_work.popleft()
+            if shared_work.is_wanted:
+                await shared_work.run(begin_result)
 
 
-class _Piece(Generic[S]):
+@dataclass(slots=True)
+class _SharedWork(Generic[S]):
     """A piece of work of a round, and the futures of its callers."""
 
-    __slots__ = ("_work", "results")
-
-    def __init__(self, work: Callable[[S], Awaitable[Any]]) -> None:
-        self._work = work
-        self.results: list[asyncio.Future[Any]] = []
+    work: Callable[[S], Awaitable[Any]]
+    results: list[asyncio.Future[Any]] = field(default_factory=list)
 
     @property
     def is_wanted(self) -> bool:
+        """True if a caller waits: its future is neither cancelled nor otherwise done."""
         return not all(result.done() for result in self.results)
 
-    async def run(self, begun: S) -> None:
+    async def run(self, begin_result: S) -> None:
+        """Run the work, and give its result or error to the callers."""
         try:
-            result = await self._work(begun)
+            result = await self.work(begin_result)
         except Exception as error:  # noqa: BLE001 - the callers must get any error
             self.fail(error)
             return
@@ -109,6 +109,7 @@ class _Piece(Generic[S]):
                 await asyncio.sleep(0)
 
     def fail(self, error: Exception) -> None:
+        """Raise this error at the callers that still wait."""
         for result in self.results:
             if not result.done():
                 result.set_exception(error)
@@ -124,65 +125,82 @@ log = structlog.get_logger()
 
 
 class FreshGroups:
-    """The existing groups, as current as the call. Concurrent calls share requests and the listing."""
+    """The existing groups, with every change that was answered before the call. Concurrent calls share
+    requests and the listing.
+    """
 
     def __init__(self, backend: Backend, groups: GroupsView, limits: Limits, request_partitions: int) -> None:
         self._backend = backend
         self._groups = groups
-        self._rounds = barrier_rounds(request_partitions)
+        self._barrier_rounds = barrier_rounds(request_partitions)
         self._timeout_s = limits.groups_behind_max_s
         self._listing = Rounds(self._list)
         self._catching_up = Rounds(self._catch_up)
 
-    async def shown(self, key: Hashable, show: Callable[[Listing], Awaitable[R]]) -> R | None:
-        """Return the result of `show` for the existing groups, or None until the groups are read for the
+    async def build_list(self, key: Hashable, build: Callable[[Listing], Awaitable[R]]) -> R | None:
+        """Return the result of `build` for the existing groups, or None until the groups are read for the
         first time.
 
         Calls with equal keys may share a result, and one result is built at a time (`Rounds`). If the
         coordinator does not answer, or the reader does not reach the end of the topic in time, the groups are
         those read so far.
         """
-        return await self._listing.run(key, show) if self._groups.is_read else None
+        return await self._listing.run(key, build) if self._groups.has_caught_up else None
 
-    async def configured(self) -> Sequence[str] | None:
-        """Return the ids that have settings, even without a group. Freshness and None are as for `shown`."""
-        return await self._catching_up.run(None, _unchanged) if self._groups.is_read else None
+    async def configured_group_ids(self) -> Sequence[str] | None:
+        """Return the ids of groups that have settings, even of groups that do not exist.
+
+        The ids are as current as the groups of `build_list`, and None until the groups are read for the first
+        time.
+        """
+        return await self._catching_up.run(key=None, work=_unchanged) if self._groups.has_caught_up else None
 
     def type_of(self, group_id: str) -> str | None:
         """Return the type of an existing group, or None if no such group has been read."""
-        return self._groups.type_of(group_id)
+        group = self._groups.get(group_id)
+        return None if group is None else group.group_type
 
     async def _list(self) -> Listing:
-        """List the groups at the topic's end, and those that the replica reports as changed. If no replica
-        answers for a partition, run the barrier's other rounds instead.
+        """List the groups at the topic's end, and those that replicas report as changed.
+
+        If no replica answers for a partition, run the barrier's other rounds instead. Do not wait for the
+        topic's end if one of the barrier's responses is missing.
         """
-        first, *others = self._rounds
-        answers = await self._ask(first, changed_request)
+        first_round, *other_rounds = self._barrier_rounds
+        answers = await self._ask(first_round, lists_changed=True)
         changed = [group for answer in answers for group in answer.changed or ()]
-        is_by_replica = not any(answer.changed is UNSET for answer in answers)
-        if is_by_replica or (all(map(_is_answered, answers)) and await self._are_answered(others)):
+        # Only replicas set `changed`.
+        are_all_by_replicas = not any(answer.changed is UNSET for answer in answers)
+        if are_all_by_replicas or (
+            all(map(_is_answered, answers)) and await self._are_answered(other_rounds)
+        ):
             await self._reach_end()
-        return await asyncio.to_thread(self._merge, changed if is_by_replica else ())
+        return await asyncio.to_thread(self._merge, changed if are_all_by_replicas else ())
 
     def _merge(self, changed: Iterable[ListedGroup]) -> Listing:
-        """Return the groups of the view and those that have changed since, by id. Runs in a worker thread."""
-        known = {group.group_id: group for group in self._groups.groups()}
-        known |= {group.group_id: _known_group(group) for group in changed}
-        existing = [group for group in known.values() if group.state != DEAD]
-        existing.sort(key=attrgetter("group_id"))
-        return existing
+        """Return the groups of the view, updated by the changed groups, without deleted ones. Runs in a
+        worker thread.
+        """
+        groups = {group.group_id: group for group in self._groups.groups()}
+        groups |= {group.group_id: _known_group(group) for group in changed}
+        existing = (group for group in groups.values() if group.state != DEAD)
+        return sorted(existing, key=attrgetter("group_id"))
 
     async def _catch_up(self) -> Sequence[str]:
-        if await self._are_answered(self._rounds):
+        """Return the ids of groups that have settings, after the barrier and the topic's end.
+
+        If a response of the barrier is missing, do not wait for the topic's end.
+        """
+        if await self._are_answered(self._barrier_rounds):
             await self._reach_end()
-        return await asyncio.to_thread(self._groups.configured)
+        return await asyncio.to_thread(self._groups.configured_group_ids)
 
     async def _are_answered(self, rounds: Sequence[Sequence[str]]) -> bool:
         """Send the barrier's requests. Return False if a response is missing, which the backend has
         logged.
         """
         for group_ids in rounds:
-            if not all(map(_is_answered, await self._ask(group_ids, barrier_request))):
+            if not all(map(_is_answered, await self._ask(group_ids))):
                 return False
         return True
 
@@ -191,13 +209,19 @@ class FreshGroups:
             log.warning("the groups topic is not read to its end, ListGroups may miss the latest changes")
 
     async def _ask(
-        self, group_ids: Sequence[str], build: Callable[[Header], DescribeGroup]
+        self, group_ids: Sequence[str], *, lists_changed: bool | UnsetType = UNSET
     ) -> list[DescribeGroupResponse]:
-        headers = (self._backend.header(it, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS) for it in group_ids)
-        return await asyncio.gather(*(self._backend.ask(build(header)) for header in headers))
+        """Send a request of the barrier for each of these group ids."""
+        headers = (
+            self._backend.header(group_id, BARRIER_VERSION, _CLIENT_ID, client_host="", principal=ANONYMOUS)
+            for group_id in group_ids
+        )
+        requests = (barrier_request(header, lists_changed=lists_changed) for header in headers)
+        return await asyncio.gather(*map(self._backend.ask, requests))
 
 
 def _known_group(group: ListedGroup) -> KnownGroup:
+    """Return the cached form of a group that a replica reports as changed."""
     return KnownGroup(
         group.group_id,
         group.state,
@@ -212,4 +236,7 @@ async def _unchanged(group_ids: Sequence[str]) -> Sequence[str]:
 
 
 def _is_answered(answer: DescribeGroupResponse) -> bool:
+    """Return False for the COORDINATOR_NOT_AVAILABLE that the backend itself returns if no answer comes. Only
+    the coordinator's own responses name their `request`.
+    """
     return bool(answer.request) or answer.error_code is not ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,7 +1,7 @@
 """The existing groups, read from the groups topic: those of Kafka, or those of RocketMQ.
 
-Kafka's gateway lists no groups of RocketMQ, because Kafka's tools request the description, the offsets or the
-deletion of every listed group, which the coordinator would refuse.
+The gateway for Kafka's clients lists no groups of RocketMQ, because Kafka's tools request the description,
+the offsets or the deletion of every listed group, which the coordinator would refuse.
 """
 
 import asyncio
@@ -21,32 +21,30 @@ from kafka_why.contract.history_reader import (
     GroupTable,
     Versioned,
     decode_configs,
-    decode_rocketmq_snapshot,
     decode_snapshot,
 )
 from kafka_why.contract.kafka.responses import ListedGroup
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
-from kafka_why.lifetimes import Closeable, OutageWarning
 from kafka_why.partitioner import hash_of
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import FollowerThread, TopicReader
 
 _POLL_MS = 200
-_CLOSE_TIMEOUT_S = 10.0
 
 log = structlog.get_logger()
 
 
 class KnownGroup(ListedGroup, frozen=True, kw_only=True):
-    """A group as the gateway caches it: the fields of ListGroups, and these."""
+    """A group as the gateway caches it: the fields of ListGroups, and the following fields."""
 
     id_hash: int  # of the group id
-    incarnation: str = ""  # "" for a group that is not from the groups topic
-    seq: int = 0  # the number of the last history entry included
+    # The id of this life of the group: a deleted group that is created again gets another one. "" for a group
+    # that is not from the groups topic.
+    incarnation: str = ""
+    seq: int = 0  # the number of the group's latest history entry that this view includes
 
 
-def known_of(group: GroupSnapshot) -> KnownGroup:
+def to_known_group(group: GroupSnapshot) -> KnownGroup:
     """Return the cached form of a group on the groups topic."""
     return KnownGroup(
         group.group_id,
@@ -59,25 +57,20 @@ def known_of(group: GroupSnapshot) -> KnownGroup:
     )
 
 
-class GroupsView(Protocol):
-    """A view of all groups, which may lag behind the coordinator.
+V = TypeVar("V", bound=Versioned)
 
-    The time that `groups` and `configured` take grows with the number of groups, so they must not run on the
-    event loop.
+
+class TopicGroups(Protocol[V]):
+    """A view of the groups on the groups topic, which may lag behind the coordinator.
+
+    The time that `groups` takes grows with the number of groups, so it must not run on the event loop.
     """
 
-    @property
-    def is_read(self) -> bool:
-        """True if the reader has passed the end that the topic had when the reader started."""
-
-    def groups(self) -> list[KnownGroup]:
+    def groups(self) -> list[V]:
         """Return the existing groups by id."""
 
-    def configured(self) -> list[str]:
-        """Return the sorted ids that have settings, even without a group."""
-
-    def type_of(self, group_id: str) -> str | None:
-        """Return the type of a group, or None if it does not exist or is unknown."""
+    def get(self, group_id: str) -> V | None:
+        """Return a group, or None if the view has no such group."""
 
     async def reach_end(self, timeout_s: float) -> bool:
         """Wait until the view has all records that are on the topic now. Return False if that takes
@@ -85,13 +78,22 @@ class GroupsView(Protocol):
         """
 
 
-V = TypeVar("V", bound=Versioned)
+class GroupsView(TopicGroups[KnownGroup], Protocol):
+    """A view of Kafka's groups. `configured_group_ids` must not run on the event loop either."""
+
+    @property
+    def has_caught_up(self) -> bool:
+        """True if the reader has passed the end that the topic had when the reader started."""
+
+    def configured_group_ids(self) -> list[str]:
+        """Return the sorted ids of groups that have settings, even of groups that do not exist."""
 
 
-class GroupsTopicReader(Closeable, Generic[V]):
+class GroupsTopicReader(FollowerThread, Generic[V]):
     """A reader of the groups topic on its own thread.
 
-    Its table has the groups for which `decode` returns a view. Raises KafkaError if no broker answers.
+    Its table has the groups for which `decode` returns a view: it returns None for groups of other kinds.
+    Raises KafkaError if no broker answers.
     """
 
     def __init__(
@@ -99,11 +101,11 @@ class GroupsTopicReader(Closeable, Generic[V]):
     ) -> None:
         self._table = GroupTable(decode)
         self._lock = threading.Lock()
-        self._moved = threading.Condition(self._lock)
-        """Notified when `_positions` change or the reader closes."""
+        self._progress = threading.Condition(self._lock)
+        """Notified when `_positions` change or the reader stops."""
         self._positions: dict[TopicPartition, int] = {}
-        self._closing = threading.Event()
-        self._caught_up = threading.Event()
+        self.has_caught_up = False
+        """True if the reader has passed the end that the topic had when the reader was created."""
         self._client_config = client_config
         self._topic = TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes)
         # A TopicReader is for one thread, and the thread of `_topic` may be waiting for records. So a second
@@ -112,14 +114,8 @@ class GroupsTopicReader(Closeable, Generic[V]):
         self._end_reader_thread = ThreadPoolExecutor(1, "gateway-groups-end")
         self._partitions = self._topic.partitions_of(layout.groups_topic)
         self._topic.start(beginning=self._partitions)
-        self._ends = self._topic.ends(self._partitions)
-        self._reader = threading.Thread(target=self._read, name="gateway-groups", daemon=True)
-        self._reader.start()
-
-    @property
-    def is_read(self) -> bool:
-        """True if the reader has passed the end that the topic had when the reader started."""
-        return self._caught_up.is_set()
+        self._ends_at_start = self._topic.ends(self._partitions)
+        super().__init__("gateway-groups", "reading the groups")
 
     def groups(self) -> list[V]:
         """Return the existing groups by id."""
@@ -127,7 +123,7 @@ class GroupsTopicReader(Closeable, Generic[V]):
             return self._table.groups
 
     def get(self, group_id: str) -> V | None:
-        """Return a group, or None, without the lock, which `groups` holds for long."""
+        """Return a group, or None if it is unknown. Takes no lock, because `groups` holds it for long."""
         return self._table.get(group_id)
 
     async def reach_end(self, timeout_s: float) -> bool:
@@ -135,43 +131,38 @@ class GroupsTopicReader(Closeable, Generic[V]):
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._end_reader_thread, self._reach_end, timeout_s)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Stop the threads and close the connections."""
-        self._closing.set()
-        with self._moved:
-            self._moved.notify_all()
+        self._stopped.set()
+        with self._progress:
+            self._progress.notify_all()
         self._end_reader_thread.shutdown()
-        self._reader.join(_CLOSE_TIMEOUT_S)
+        super().stop()
         self._topic.close()
         if self._end_reader is not None:
             self._end_reader.close()
 
-    def _read(self) -> None:
-        warning = OutageWarning("reading the groups")
-        while not self._closing.is_set():
-            try:
-                self._apply(self._topic.poll(_POLL_MS))
-                positions = self._topic.positions(self._partitions)
-                with self._moved:
-                    self._positions = positions
-                    self._moved.notify_all()
-                if not self._caught_up.is_set() and _has_reached(positions, self._ends):
-                    self._caught_up.set()
-                warning.worked()
-            except KafkaError as error:
-                warning.failed(error)
-                self._closing.wait(1.0)
+    def _connect_and_follow(self) -> None:
+        while not self._stopped.is_set():
+            self._apply(self._topic.poll(_POLL_MS))
+            positions = self._topic.positions(self._partitions)
+            with self._progress:
+                self._positions = positions
+                self._progress.notify_all()
+            self.has_caught_up = self.has_caught_up or _has_reached(positions, self._ends_at_start)
+            self._worked()
 
     def _reach_end(self, timeout_s: float) -> bool:
+        """Wait until the reader has all records that are on the topic now. Runs in a worker thread."""
         give_up_s = time.monotonic() + timeout_s
         try:
             ends = self._end_offsets(timeout_s)
         except KafkaError as error:
             log.warning("the end of the groups topic is not known", error=repr(error))
             return False
-        with self._moved:
-            self._moved.wait_for(
-                lambda: self._closing.is_set() or _has_reached(self._positions, ends),
+        with self._progress:
+            self._progress.wait_for(
+                lambda: self._stopped.is_set() or _has_reached(self._positions, ends),
                 give_up_s - time.monotonic(),
             )
             return _has_reached(self._positions, ends)
@@ -182,6 +173,7 @@ class GroupsTopicReader(Closeable, Generic[V]):
         return self._end_reader.ends(self._partitions)
 
     def _apply(self, records: Iterable[Any]) -> None:
+        """Apply records to the table. A record that cannot be read is skipped, with a warning."""
         for record in records:
             try:
                 with self._lock:
@@ -200,29 +192,19 @@ class GroupsReader(GroupsTopicReader[KnownGroup]):
         self._configs = GroupTable(decode_configs)
         super().__init__(client_config, layout, _decode)
 
-    def configured(self) -> list[str]:
-        """Return the sorted ids that have settings."""
+    def configured_group_ids(self) -> list[str]:
+        """Return the sorted ids of groups that have settings, even of groups that do not exist."""
         with self._lock:
-            return [found.group_id for found in self._configs.groups]
-
-    def type_of(self, group_id: str) -> str | None:
-        """Return the type of an existing group, or None."""
-        found = self.get(group_id)
-        return None if found is None else found.group_type
+            return [configs.group_id for configs in self._configs.groups]
 
     def _apply_record(self, key: bytes | None, value: bytes | None) -> None:
         super()._apply_record(key, value)
         self._configs.apply(key, value)
 
 
-def rocketmq_groups(client_config: ClientConfig, layout: TopicLayout) -> GroupsTopicReader[RocketMqSnapshot]:
-    """Return a reader of RocketMQ's groups. Raises KafkaError if no broker answers."""
-    return GroupsTopicReader(client_config, layout, decode_rocketmq_snapshot)
-
-
 def _decode(value: bytes) -> KnownGroup | None:
     group = decode_snapshot(value)
-    return None if group is None else known_of(group)
+    return None if group is None else to_known_group(group)
 
 
 def _has_reached(positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> bool:

@@ -1,10 +1,11 @@
-"""The state of one share group: the offsets that members hold, their counts, and the records that may be
-poison, without IO and clock.
+"""The state of one share group: the offsets that members hold, their counts, and the suspects, without IO and
+clock. A suspect is a record that may be poison: members fail to process it.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafka_why.contract.telemetry import ACCEPTED, GONE, OPEN, REJECTED, Counted, Suspect
@@ -39,8 +40,8 @@ class OffsetRange(NamedTuple):
 
     first: int
     last: int
-    delivery_count: int
-    acquired_ms: int
+    delivery_count: int  # the number of this delivery, 1 for the first
+    acquired_ms: int  # by the gateway's monotonic clock, as `until_ms`
     until_ms: int
 
     @property
@@ -54,13 +55,14 @@ class HeldRanges:
     number.
     """
 
-    __slots__ = ("_by_partition", "_capacity", "_free", "_until_ms")
+    __slots__ = ("_by_partition", "_capacity", "_first_end_ms", "_free")
 
     def __init__(self, capacity: CapacityCounter, ranges_max: int) -> None:
         self._by_partition: dict[PartitionKey, list[OffsetRange]] = {}
+        """The ranges of each partition, in the order of their offsets."""
         self._capacity = capacity
-        self._free = ranges_max
-        self._until_ms: int | None = None
+        self._free = ranges_max  # the number of further ranges
+        self._first_end_ms: int | None = None
         """No lock ends before this time. None if unknown."""
 
     def __bool__(self) -> bool:
@@ -76,8 +78,8 @@ class HeldRanges:
             ranges.append(span)
         else:
             ranges.insert(bisect_left(ranges, span), span)
-        if self._until_ms is not None:
-            self._until_ms = min(self._until_ms, span.until_ms)
+        if self._first_end_ms is not None:
+            self._first_end_ms = min(self._first_end_ms, span.until_ms)
         return True
 
     def take(self, partition: PartitionKey, first: int, last: int) -> list[OffsetRange]:
@@ -86,46 +88,47 @@ class HeldRanges:
         if ranges is None:
             return []
         begin = bisect_left(ranges, (first,))
-        if begin and ranges[begin - 1].last >= first:
+        if begin and ranges[begin - 1].last >= first:  # a range that begins earlier includes `first`
             begin -= 1
         end = bisect_left(ranges, (last + 1,), begin)
         if begin == end:
             return []
         # A range that loses its middle becomes two ranges, even if there is no capacity for the second range.
-        taken, left = ranges[begin:end], []
+        taken, remaining = ranges[begin:end], []
         if taken[0].first < first:
-            left.append(taken[0]._replace(last=first - 1))
+            remaining.append(taken[0]._replace(last=first - 1))
             taken[0] = taken[0]._replace(first=first)
         if taken[-1].last > last:
-            left.append(taken[-1]._replace(first=last + 1))
+            remaining.append(taken[-1]._replace(first=last + 1))
             taken[-1] = taken[-1]._replace(last=last)
-        ranges[begin:end] = left
-        self._release(end - begin - len(left))
+        ranges[begin:end] = remaining
+        self._release(end - begin - len(remaining))
         if not ranges:
             del self._by_partition[partition]
         return taken
 
     def take_expired(self, now_ms: int) -> list[tuple[PartitionKey, OffsetRange]]:
         """Remove and return the ranges whose lock has ended."""
-        if self._until_ms is not None and self._until_ms > now_ms:
+        if self._first_end_ms is not None and self._first_end_ms > now_ms:
             return []
-        found = [(partition, span) for partition, span in self if span.until_ms <= now_ms]
-        for partition, span in found:
+        expired = [(partition, span) for partition, span in self if span.until_ms <= now_ms]
+        for partition, span in expired:
             self.take(partition, span.first, span.last)
-        self._until_ms = min((span.until_ms for _, span in self), default=None)
-        return found
+        self._first_end_ms = min((span.until_ms for _, span in self), default=None)
+        return expired
 
     def take_all(self) -> list[tuple[PartitionKey, OffsetRange]]:
         """Remove and return all ranges."""
-        found = list(self)
-        self._release(len(found))
+        ranges = list(self)
+        self._release(len(ranges))
         self._by_partition.clear()
-        return found
+        return ranges
 
     def __iter__(self) -> Iterator[tuple[PartitionKey, OffsetRange]]:
         return ((partition, span) for partition, ranges in self._by_partition.items() for span in ranges)
 
     def _release(self, number: int) -> None:
+        """Release the capacity of removed ranges. A negative number acquires it."""
         self._free += number
         self._capacity.release(number)
 
@@ -138,53 +141,54 @@ SUSPECTS_MAX = 1_000
 RANGE_MAX = 1_000
 """The maximum number of offsets of a range that are examined, beginning with the first."""
 RELEASED_BY_MAX = 4
+"""The maximum number of members that are stored as having released a record."""
 
 Key = tuple[bytes, int, int]
 """A topic id, a partition, an offset."""
 
 
 def is_suspected(suspect: Suspect) -> bool:
-    """Return True if a record is probably poison: a member rejected it, several members released it, or its
-    last delivery was not acknowledged.
+    """Return True if a record is probably poison: a member rejected it, its final delivery was released or
+    not acknowledged (GONE), or several members released it.
     """
-    if suspect.outcome == ACCEPTED:
-        return False
-    return suspect.outcome in (REJECTED, GONE) or len(suspect.released_by) > 1
+    is_released_by_several = suspect.outcome != ACCEPTED and len(suspect.released_by) > 1
+    return suspect.outcome in (REJECTED, GONE) or is_released_by_several
 
 
+@dataclass(slots=True, eq=False)
 class Suspects:
-    """The suspects of a group: offsets that were released or rejected, or whose final delivery has ended."""
+    """The suspects of a group: offsets that were released or rejected, or whose final delivery has ended.
+    `is_suspected` selects those that are probably poison.
+    """
 
-    __slots__ = ("_awaited", "_capacity", "_changed", "_known", "found")
-
-    def __init__(self, capacity: CapacityCounter) -> None:
-        self._known: dict[Key, Suspect] = {}
-        self._changed: dict[Key, None] = {}
-        self._awaited: set[Key] = set()
-        """The offsets that were released and will be delivered again."""
-        self._capacity = capacity
-        self.found = 0
-        """The number of offsets that became suspected since the start."""
+    _capacity: CapacityCounter
+    _suspects: dict[Key, Suspect] = field(default_factory=dict)
+    _changed: dict[Key, None] = field(default_factory=dict)
+    """The suspects that have changed since the last `take_changed`. The latest change is last."""
+    _awaited: set[Key] = field(default_factory=set)
+    """The offsets that were released and will be delivered again."""
+    suspected: int = 0
+    """The number of offsets that became suspected since the start."""
 
     def record_acquired(self, partition: PartitionKey, span: OffsetRange) -> None:
-        """Record that a range was delivered again. So it was not archived, even if that was inferred
-        before.
+        """Record that a range was delivered again. Its suspects become OPEN, even those that seemed to be
+        archived (GONE).
         """
-        for key in self._known_in(partition, span):
-            suspect = self._known[key]
+        for key in self._suspect_keys_in(partition, span):
+            suspect = self._suspects[key]
             was_suspected = is_suspected(suspect)
             suspect.deliveries = max(suspect.deliveries, span.delivery_count)
             suspect.outcome = OPEN
             self._awaited.discard(key)
-            self._note(key, was_suspected=was_suspected)
+            self._mark_changed(key, was_suspected=was_suspected)
 
     def record_accepted(self, partition: PartitionKey, span: OffsetRange) -> None:
         """Record that a range was processed successfully."""
-        for key in self._known_in(partition, span):
-            if is_suspected(self._known[key]):
-                self._known[key].outcome = ACCEPTED
+        for key in self._suspect_keys_in(partition, span):
+            if is_suspected(self._suspects[key]):
+                self._suspects[key].outcome = ACCEPTED
                 self._awaited.discard(key)
-                self._note(key, was_suspected=True)
+                self._mark_changed(key, was_suspected=True)
             else:
                 self._forget(key)
                 self._capacity.release()
@@ -192,15 +196,16 @@ class Suspects:
     def record_end(
         self, what: str, partition: PartitionKey, span: OffsetRange, member_id: str, limit: int
     ) -> None:
-        """Record the end of a delivery.
+        """Record how the delivery of a range to a member ended.
 
-        `what` is `released` or `rejected` by the member, or `ended` together with the lock or the session.
-        `ended` counts only for a record's final delivery, the one with the number `limit`.
+        `what` is "released" or "rejected" if the member did so, "ended" if the lock expired or the member's
+        session ended. "ended" is recorded only if this was the final delivery: the broker archives records
+        that were delivered `limit` times, and delivers others again.
         """
         is_last = span.delivery_count >= limit
         if what == "ended" and not is_last:
-            return
-        for key, suspect in self._suspects_in(partition, span):
+            return  # a member that is stopped or slow does not make its records suspects
+        for key, suspect in self._suspects_to_update(partition, span):
             was_suspected = is_suspected(suspect)
             suspect.is_last = is_last
             suspect.outcome = GONE if is_last else OPEN
@@ -214,69 +219,88 @@ class Suspects:
                 suspect.releases += 1
                 if member_id not in suspect.released_by and len(suspect.released_by) < RELEASED_BY_MAX:
                     suspect.released_by += (member_id,)
-            self.found += is_suspected(suspect) and not was_suspected
-            self._note(key, was_suspected=was_suspected)
+            self.suspected += is_suspected(suspect) and not was_suspected
+            self._mark_changed(key, was_suspected=was_suspected)
 
     def set_limit(self, limit: int) -> None:
-        """Set the brokers' delivery limit. Released records that were delivered this often are archived."""
-        for key in [key for key in self._awaited if self._known[key].deliveries >= limit]:
-            suspect = self._known[key]
+        """Set the brokers' delivery limit. The brokers have archived released records with at least `limit`
+        deliveries.
+        """
+        for key in [key for key in self._awaited if self._suspects[key].deliveries >= limit]:
+            suspect = self._suspects[key]
             was_suspected = is_suspected(suspect)
             suspect.is_last, suspect.outcome = True, GONE
             self._awaited.discard(key)
-            self.found += not was_suspected
-            self._note(key, was_suspected=was_suspected)
+            self.suspected += not was_suspected
+            self._mark_changed(key, was_suspected=was_suspected)
 
-    def changed(self, most: int) -> list[tuple[Key, Suspect]]:
-        """Return the suspects that changed since the last call, but at most the latest `most`."""
-        changed = [(key, self._known[key]) for key in self._changed]
+    def take_changed(self, max_count: int) -> list[tuple[Key, Suspect]]:
+        """Return the latest suspects that changed since the last call, at most `max_count`."""
+        changed = [(key, self._suspects[key]) for key in self._changed]
         self._changed.clear()
-        return changed[-most:]
+        return changed[-max_count:]
 
     def clear(self) -> None:
         """Remove all suspects, and release their capacity."""
-        self._capacity.release(len(self._known))
-        self._known.clear()
+        self._capacity.release(len(self._suspects))
+        self._suspects.clear()
         self._changed.clear()
         self._awaited.clear()
 
-    def _note(self, key: Key, *, was_suspected: bool) -> None:
-        if was_suspected or is_suspected(self._known[key]):
+    def _mark_changed(self, key: Key, *, was_suspected: bool) -> None:
+        """Make a suspect the latest of the changed ones, if it is or was probably poison."""
+        if was_suspected or is_suspected(self._suspects[key]):
             self._changed.pop(key, None)
             self._changed[key] = None
 
-    def _known_in(self, partition: PartitionKey, span: OffsetRange) -> list[Key]:
+    def _suspect_keys_in(self, partition: PartitionKey, span: OffsetRange) -> list[Key]:
         """Return the known suspects in a range."""
-        if not self._known or span.delivery_count <= 1:
+        if not self._suspects or span.delivery_count <= 1:
             # A first delivery has no suspects.
             return []
-        if span.offsets < len(self._known):
+        # Iterate over the smaller set: the offsets of the range, or the suspects.
+        if span.offsets < len(self._suspects):
             keys: list[Key] = [(*partition, offset) for offset in range(span.first, span.last + 1)]
-            return [key for key in keys if key in self._known]
-        return [key for key in self._known if key[:2] == partition and span.first <= key[2] <= span.last]
+            return [key for key in keys if key in self._suspects]
+        return [
+            (topic_id, index, offset)
+            for topic_id, index, offset in self._suspects
+            if (topic_id, index) == partition and span.first <= offset <= span.last
+        ]
 
-    def _suspects_in(self, partition: PartitionKey, span: OffsetRange) -> Iterator[tuple[Key, Suspect]]:
+    def _suspects_to_update(
+        self, partition: PartitionKey, span: OffsetRange
+    ) -> Iterator[tuple[Key, Suspect]]:
+        """Yield a suspect for each of the first RANGE_MAX offsets, and make it the newest of the group.
+
+        An offset without capacity is left out.
+        """
         for offset in range(span.first, min(span.last, span.first + RANGE_MAX - 1) + 1):
             key: Key = (*partition, offset)
-            suspect = self._known.pop(key, None)
+            suspect = self._suspects.pop(key, None)
             if suspect is None:
                 suspect = Suspect(partition=partition[1], offset=offset)
                 if not self._make_space():
                     continue
-            self._known[key] = suspect
+            self._suspects[key] = suspect
             suspect.deliveries = max(suspect.deliveries, span.delivery_count)
             yield key, suspect
 
     def _make_space(self) -> bool:
-        if len(self._known) < SUSPECTS_MAX and self._capacity.try_acquire():
+        """Return True if there is capacity for a new suspect, perhaps that of the oldest one, which is
+        forgotten.
+        """
+        if len(self._suspects) < SUSPECTS_MAX and self._capacity.try_acquire():
             return True
-        if not self._known:
+        if not self._suspects:
             return False
-        self._forget(next(iter(self._known)))
+        oldest = next(iter(self._suspects))
+        self._forget(oldest)
         return True
 
     def _forget(self, key: Key) -> None:
-        del self._known[key]
+        """Remove a suspect, but do not release its capacity."""
+        del self._suspects[key]
         self._changed.pop(key, None)
         self._awaited.discard(key)
 
@@ -293,8 +317,7 @@ class DeliveryCounts:
     """The delivery counts of one share group since the last `take`, and its `suspects`.
 
     `limit` is `share.delivery.count.limit`: Kafka's default, or the brokers' value if `is_limit_known`.
-    `lock_ms` is 0 until a broker has reported it. `sessions` are the connections of members. A suspect is a
-    record that may be poison.
+    `lock_ms` is 0 until a broker has reported it. `sessions` is the number of connections of members.
     """
 
     __slots__ = (
@@ -315,7 +338,7 @@ class DeliveryCounts:
         self.group_id = group_id
         self.limit = DEFAULT_LIMIT
         self.is_limit_known = False
-        self.limit_queried_ms: int | None = None
+        self.limit_queried_ms = -math.inf
         self.lock_ms = 0
         self.sessions = 0
         self.suspects = Suspects(suspects)
@@ -325,13 +348,13 @@ class DeliveryCounts:
         self._since_ms = now_ms
 
     def row(self, partition: PartitionKey, member_id: str) -> Counted:
-        """Return the counts of this member and this partition. Without capacity, return the sum for other
-        pairs.
+        """Return the counts of this member and this partition. Without capacity for them, return the sum for
+        all pairs that are not counted separately.
         """
         key = (*partition, member_id)
-        found = self._rows.get(key)
-        if found is not None:
-            return found
+        existing = self._rows.get(key)
+        if existing is not None:
+            return existing
         if len(self._rows) < ROWS_MAX and self._capacity.try_acquire():
             self._rows[key] = row = Counted(partition=partition[1], member_id=member_id)
             return row
@@ -360,16 +383,16 @@ class TakenCounts:
     """The counts of a group in a period of `took_ms`, by topic id, partition and member."""
 
     counts: dict[tuple[bytes, int, str], Counted]
-    others: Counted | None  # the sum of the counts that are not separate
+    others: Counted | None  # the sum for all (partition, member) pairs that are not in `counts`
     took_ms: int
 
-    def rows(self, most: int) -> Iterator[tuple[bytes, Counted]]:
-        """Return topic ids and rows, those with most deliveries first. Rows beyond `most` are added to
-        `others`.
+    def rows(self, max_count: int) -> Iterator[tuple[bytes, Counted]]:
+        """Return topic ids and rows, first the rows with the most deliveries and acknowledgements. Rows
+        beyond `max_count` are added to `others`.
         """
         ordered = sorted(self.counts.items(), key=lambda item: -item[1].delivered - item[1].acknowledged)
-        for _, row in ordered[most:]:
+        for _, row in ordered[max_count:]:
             if self.others is None:
                 self.others = Counted()
             self.others.add(row)
-        return ((key[0], row) for key, row in ordered[:most])
+        return ((key[0], row) for key, row in ordered[:max_count])

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
-from typing import Any, Protocol
+from itertools import count, islice
+from typing import Any
 from uuid import UUID, uuid4
 
 import structlog
@@ -21,36 +21,35 @@ from kafka_why.contract.telemetry import Counted, GroupDeliveries, Suspect
 from kafka_why.numbers import is_whole_number
 
 GROUPS_MAX = 1_000
+"""The maximum number of groups that are counted."""
 ID_MAX_CHARS = 1_024
 """Groups with longer ids are not counted, to limit the size of a record."""
 RECORD_ROWS, RECORD_SUSPECTS = 300, 100
 """The maximum numbers of rows and suspects in one record. A record with all of them has about 150 KiB."""
 LIMIT_AGE_MAX_MS = 300_000
+"""After this time a group's `share.delivery.count.limit` is queried again."""
 _LIMITS_AT_ONCE = 100
-# Limits of all groups together, about 60 MiB.
+# Bounds for all groups together, which take about 60 MiB of memory.
 _ROWS_MAX = _SUSPECTS_MAX = 30_000
-_HELD_MAX, _LOST_MAX = 100_000, 20_000
-
-
-def _nothing() -> None:
-    pass
+_HELD_MAX, _EXPIRED_MAX = 100_000, 20_000
 
 
 class Deliveries:
-    """The deliveries to members of share groups, and their acknowledgements. `clock_ms` never goes back."""
+    """The deliveries to members of share groups, and their acknowledgements. `clock_ms` is monotonic."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.totals = DeliveryTotals()
         self.gateway_id = uuid4().hex
         self._clock_ms = clock_ms
         self._shared = SharedState(
-            self.totals, CapacityCounter(_HELD_MAX), CapacityCounter(_LOST_MAX), clock_ms
+            self.totals, CapacityCounter(_HELD_MAX), CapacityCounter(_EXPIRED_MAX), clock_ms
         )
-        self._rows, self._suspects = CapacityCounter(_ROWS_MAX), CapacityCounter(_SUSPECTS_MAX)
+        self._row_capacity = CapacityCounter(_ROWS_MAX)
+        self._suspect_capacity = CapacityCounter(_SUSPECTS_MAX)
         self._groups: dict[str, DeliveryCounts] = {}
         self._members: dict[MemberDeliveries, None] = {}
-        self.on_group: Callable[[], None] = _nothing
-        """Called when the limit of a new group has to be queried."""
+        self.has_new_group = asyncio.Event()
+        """Set when the limit of a new group has to be queried."""
 
     @property
     def sessions(self) -> int:
@@ -58,7 +57,7 @@ class Deliveries:
         return len(self._members)
 
     def open(self, group_id: str, member_id: str) -> MemberDeliveries:
-        """Return the new member of a connection, which sends its first request."""
+        """Return a new member for a connection on which a member sends its first request."""
         member = MemberDeliveries(member_id, partial(self._join, group_id), self._shared)
         self._members[member] = None
         return member
@@ -81,25 +80,25 @@ class Deliveries:
         the time of the query.
         """
         now_ms = self._clock_ms()
-        due = []
-        for group in self._groups.values():
-            queried_ms = group.limit_queried_ms
-            if group.sessions and (queried_ms is None or now_ms - queried_ms > LIMIT_AGE_MAX_MS):
-                group.limit_queried_ms = now_ms
-                due.append(group)
-                if len(due) == _LIMITS_AT_ONCE:
-                    break
+        stale = (
+            group
+            for group in self._groups.values()
+            if group.sessions and now_ms - group.limit_queried_ms > LIMIT_AGE_MAX_MS
+        )
+        due = list(islice(stale, _LIMITS_AT_ONCE))
+        for group in due:
+            group.limit_queried_ms = now_ms
         return due
 
     def take_records(self) -> Iterator[tuple[GroupDeliveries, list[bytes]]]:
-        """Remove the counts of each group, and yield them as a record with topic ids.
+        """Remove the counts of each group, and yield them as a record and a list of topic ids.
 
-        The ids are those of the record's rows, then those of its suspects. The caller looks up the topics'
-        names.
+        The record has no names of topics yet. The caller looks them up by the list, which has the topic id of
+        each of the record's rows, then of each of its suspects (records that may be poison).
         """
         now_ms = self._clock_ms()
         for group in self._groups.values():
-            taken, suspects = group.take(now_ms), group.suspects.changed(RECORD_SUSPECTS)
+            taken, suspects = group.take(now_ms), group.suspects.take_changed(RECORD_SUSPECTS)
             if taken is None and not suspects:
                 continue
             rows = [] if taken is None else list(taken.rows(RECORD_ROWS))
@@ -116,24 +115,19 @@ class Deliveries:
                 others=None if taken is None else taken.others,
                 suspects=[suspect for _, suspect in suspects],
             )
-            yield record, [*(topic_id for topic_id, _ in rows), *(key[0] for key, _ in suspects)]
+            yield record, [topic_id for topic_id, _ in rows] + [topic_id for (topic_id, *_), _ in suspects]
 
     def _join(self, group_id: str) -> DeliveryCounts | None:
-        group = self._group(group_id)
-        if group is not None:
-            group.sessions += 1
-        return group
-
-    def _group(self, group_id: str) -> DeliveryCounts | None:
-        found = self._groups.get(group_id)
-        if found is not None:
-            return found
-        if len(group_id) > ID_MAX_CHARS or not self._make_capacity():
-            return None
-        self._groups[group_id] = group = DeliveryCounts(
-            group_id, self._rows, self._suspects, self._clock_ms()
-        )
-        self.on_group()
+        """Return the group for a member that joins it, or None if there is no capacity for another group."""
+        group = self._groups.get(group_id)
+        if group is None:
+            if len(group_id) > ID_MAX_CHARS or not self._make_capacity():
+                return None
+            self._groups[group_id] = group = DeliveryCounts(
+                group_id, self._row_capacity, self._suspect_capacity, self._clock_ms()
+            )
+            self.has_new_group.set()
+        group.sessions += 1
         return group
 
     def _make_capacity(self) -> bool:
@@ -199,38 +193,33 @@ _LIMIT = "share.delivery.count.limit"
 log = structlog.get_logger()
 
 
-class DeliveryEvidence(Protocol):
-    """The receiver of the records."""
-
-    def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
-        """Write the record with this number. It may be lost."""
+WriteDeliveries = Callable[[GroupDeliveries, int], None]
+"""Writes the record with this number. The record may be lost."""
 
 
 class DeliveryReports:
     """The writer of delivery records: one for each group and minute with deliveries."""
 
-    def __init__(self, deliveries: Deliveries, cluster: Cluster, evidence: DeliveryEvidence) -> None:
+    def __init__(self, deliveries: Deliveries, cluster: Cluster, write: WriteDeliveries) -> None:
         self._deliveries = deliveries
         self._cluster = cluster
-        self._evidence = evidence
-        self._numbers = count()
-        self._has_group = asyncio.Event()
-        deliveries.on_group = self._has_group.set
+        self._write = write
+        self._record_numbers = count()
 
     async def follow(self) -> None:
         """Write the counts periodically, until cancelled."""
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + INTERVAL_S
+        write_at_s = loop.time() + INTERVAL_S
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_QUERY_INTERVAL_S):
-                    await self._has_group.wait()
-            self._has_group.clear()
+                    await self._deliveries.has_new_group.wait()
+            self._deliveries.has_new_group.clear()
             await asyncio.sleep(_PAUSE_S)
             self._deliveries.expire()
             await self.query_limits()
-            if loop.time() >= due_s:
-                due_s = loop.time() + INTERVAL_S
+            if loop.time() >= write_at_s:
+                write_at_s = loop.time() + INTERVAL_S
                 await self.write()
 
     async def write(self) -> None:
@@ -238,10 +227,10 @@ class DeliveryReports:
         self._deliveries.expire()
         for record, topic_ids in self._deliveries.take_records():
             names = await self._names(topic_ids)
-            named: list[Counted | Suspect] = [*record.rows, *record.suspects]
-            for entry, topic_id in zip(named, topic_ids, strict=True):
+            entries: list[Counted | Suspect] = [*record.rows, *record.suspects]
+            for entry, topic_id in zip(entries, topic_ids, strict=True):
                 entry.topic = names.get(topic_id) or str(UUID(bytes=topic_id))
-            self._evidence.write_deliveries(record, next(self._numbers))
+            self._write(record, next(self._record_numbers))
 
     async def query_limits(self) -> None:
         """Query delivery limits that are unknown or old. A group has Kafka's default if the gateway's
@@ -263,15 +252,17 @@ class DeliveryReports:
         _set_limits(groups, answer.results)
 
     async def _names(self, topic_ids: Sequence[bytes]) -> dict[bytes, str]:
-        ids = {topic_id: UUID(bytes=topic_id) for topic_id in topic_ids}
+        """Return the names of the topics that exist, by id. It is empty if no broker answers."""
+        uuids = {topic_id: UUID(bytes=topic_id) for topic_id in topic_ids}
         try:
-            found = await self._cluster.topics_by_id(ids.values())
+            topics = await self._cluster.topics_by_id(uuids.values())
         except UpstreamLost:
             return {}
-        return {raw: found[topic_id].name for raw, topic_id in ids.items() if topic_id in found}
+        return {topic_id: topics[uuid].name for topic_id, uuid in uuids.items() if uuid in topics}
 
 
 def _set_limits(groups: Sequence[DeliveryCounts], results: Sequence[Any]) -> None:
+    """Set the groups' delivery limits from the results of a DescribeConfigs."""
     values: dict[str, str | None] = {
         result.resource_name: config.value
         for result in results

@@ -1,6 +1,9 @@
-"""Prometheus metrics of a gateway. All names begin with a prefix: `group_coordinator_gateway` for Kafka's."""
+"""Prometheus metrics of a gateway. All names begin with a prefix, `group_coordinator_gateway` for the gateway
+of Kafka.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -43,24 +46,19 @@ class GatewayCollector(Collector):
             yield self._metric(name, numbers.get(name, {}))
 
     def _metric(self, name: str, values: Values) -> Metric:
+        """Return a metric of prometheus_client with these values."""
         family = self._families[name]
-        full, labels = f"{self._prefix}_{name}", family.labels
+        full_name, labels = f"{self._prefix}_{name}", family.labels
         if family.kind == "histogram":
-            histogram = HistogramMetricFamily(full, family.meaning, labels=labels)
-            for label_values, (*buckets, total) in sorted(values.items()):
-                histogram.add_metric(label_values, _cumulative(buckets), total)
+            histogram = HistogramMetricFamily(full_name, family.meaning, labels=labels)
+            for label_values, (*buckets, sum_s) in sorted(values.items()):
+                # Prometheus's buckets are cumulative: each includes the values of all buckets below it.
+                histogram.add_metric(
+                    label_values, list(zip(_BOUNDS, accumulate(buckets), strict=True)), sum_s
+                )
             return histogram
         metric_type = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-        metric = metric_type(full, family.meaning, labels=labels)
+        metric = metric_type(full_name, family.meaning, labels=labels)
         for label_values, (value,) in sorted(values.items()):
             metric.add_metric(label_values, value)
         return metric
-
-
-def _cumulative(buckets: list[float]) -> list[tuple[str, float]]:
-    """Return Prometheus's cumulative buckets: each includes the values of all buckets below it."""
-    total, cumulative = 0.0, []
-    for bound, number in zip(_BOUNDS, buckets, strict=True):
-        total += number
-        cumulative.append((bound, total))
-    return cumulative

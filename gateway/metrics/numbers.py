@@ -5,15 +5,15 @@ to its own.
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka.protocol.api_key import ApiKey
 
 from gateway.wire.codec import GatewayError, NewerApiKey
 from kafka_why.contract.messages import ErrorCode
 
-# Counters of one gateway, written on the event loop's thread. They are plain numbers, because a request
-# takes some tens of microseconds, of which a counter of prometheus_client would take one.
+# Counters of one gateway, written on the event loop's thread. They are plain numbers, because a counter of
+# prometheus_client takes one microsecond, and a whole request takes some tens of microseconds.
 
 
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -29,14 +29,12 @@ handshake that were incomplete for too long.
 """
 
 
+@dataclass(slots=True)
 class DurationHistogram:
     """A histogram: the number of values in each bucket, and the sum of all values in seconds."""
 
-    __slots__ = ("buckets", "sum_s")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(BUCKETS_S) + 1)
-        self.sum_s = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    sum_s: float = 0.0
 
     def add(self, seconds: float) -> None:
         """Count a value. A value on a bound belongs to the bucket below the bound, as in Prometheus."""
@@ -44,26 +42,36 @@ class DurationHistogram:
         self.sum_s += seconds
 
 
-class GatewayCounts:
-    """Counts since the start."""
+@dataclass(eq=False)
+class CommonCounts:
+    """Counts since the start of the process, common to the gateways of Kafka and of RocketMQ."""
 
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.refused: Counter[str] = Counter()  # connections by reason, one of REASONS
-        self.closed: Counter[str] = Counter()  # connections by reason
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        # Durations of answered requests by api key.
-        self.answered: defaultdict[int, DurationHistogram] = defaultdict(DurationHistogram)
-        self.errors: Counter[tuple[int, int]] = Counter()  # responses by api key and error code
-        self.items: Counter[int] = Counter()  # groups in requests about several groups, by api key
-        self.throttled: Counter[int] = Counter()  # requests by api key
-        self.throttled_s = 0.0  # total time
-        self.held = 0  # steps of the event loop that took too long (`gateway.running`)
-        self.held_s = 0.0  # total time of these steps
-        # Durations of the coordinator's responses by the name of the request, without JoinGroup and
-        # SyncGroup, which the coordinator may park.
-        self.coordinator: defaultdict[str, DurationHistogram] = defaultdict(DurationHistogram)
+    accepted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # connections by reason, one of REASONS
+    closed: Counter[str] = field(default_factory=Counter)  # connections by reason
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    # Durations of requests that the gateway answers, by api key or code.
+    answered: defaultdict[int, DurationHistogram] = field(
+        default_factory=lambda: defaultdict(DurationHistogram)
+    )
+    # Durations of the coordinator's responses by the name of the request, without JoinGroup and SyncGroup,
+    # which the coordinator may park.
+    coordinator: defaultdict[str, DurationHistogram] = field(
+        default_factory=lambda: defaultdict(DurationHistogram)
+    )
+    long_steps: int = 0  # steps of the event loop that took too long (`gateway.running`)
+    long_steps_s: float = 0.0  # total time of these steps
+
+
+@dataclass(eq=False)
+class GatewayCounts(CommonCounts):
+    """Counts of the gateway for Kafka's clients."""
+
+    errors: Counter[tuple[int, int]] = field(default_factory=Counter)  # responses by api key and error code
+    items: Counter[int] = field(default_factory=Counter)  # groups in requests for several groups, by api key
+    throttled: Counter[int] = field(default_factory=Counter)  # requests over a quota, by api key
+    throttled_s: float = 0.0  # total time for which clients were throttled
 
 
 Labels = tuple[str, ...]
@@ -77,7 +85,7 @@ Numbers = dict[str, Values]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric. `kind` is counter, gauge or histogram."""
+    """A metric. `kind` is counter, gauge or histogram, and `meaning` is Prometheus's help text."""
 
     kind: str
     meaning: str
@@ -156,7 +164,7 @@ FAMILIES: Mapping[str, Family] = {
 """All metrics, by name without the prefix."""
 
 
-def counted(counts: GatewayCounts) -> Numbers:
+def counter_numbers(counts: GatewayCounts) -> Numbers:
     """Return the counters as numbers."""
     return {
         "connections_accepted": {(): [counts.accepted]},
@@ -164,14 +172,17 @@ def counted(counts: GatewayCounts) -> Numbers:
         # as an increase.
         "connections_refused": {(reason,): [counts.refused[reason]] for reason in REASONS},
         "connections_closed": {(reason,): [n] for reason, n in counts.closed.items()},
-        "request_duration_seconds": _histograms((_api_label(key), d) for key, d in counts.answered.items()),
-        "request_errors": {(_api_label(a), _error(e)): [n] for (a, e), n in counts.errors.items()},
+        "request_duration_seconds": histograms_of((_api_label(key), d) for key, d in counts.answered.items()),
+        "request_errors": {
+            (_api_label(key), _ERRORS.get(error, str(error))): [n]
+            for (key, error), n in counts.errors.items()
+        },
         "request_groups": {(_api_label(key),): [n] for key, n in counts.items.items()},
         "requests_throttled": {(_api_label(key),): [n] for key, n in counts.throttled.items()},
         "throttle_seconds": {(): [counts.throttled_s]},
-        "loop_held": {(): [counts.held]},
-        "loop_held_seconds": {(): [counts.held_s]},
-        "coordinator_duration_seconds": _histograms(counts.coordinator.items()),
+        "loop_held": {(): [counts.long_steps]},
+        "loop_held_seconds": {(): [counts.long_steps_s]},
+        "coordinator_duration_seconds": histograms_of(counts.coordinator.items()),
         "received_bytes": {(): [counts.received_bytes]},
         "sent_bytes": {(): [counts.sent_bytes]},
     }
@@ -182,9 +193,9 @@ def sum_numbers(all_numbers: Sequence[Numbers]) -> Numbers:
     total: Numbers = {}
     for numbers in all_numbers:
         for name, values in numbers.items():
-            into = total.setdefault(name, {})
+            total_values = total.setdefault(name, {})
             for labels, value in values.items():
-                _add(into, labels, value)
+                _add(total_values, labels, value)
     return total
 
 
@@ -193,12 +204,13 @@ def without_gauges(numbers: Numbers) -> Numbers:
     return {name: values for name, values in numbers.items() if FAMILIES[name].kind != "gauge"}
 
 
-def _add(into: Values, labels: Labels, value: list[float]) -> None:
-    before = into.get(labels, [0.0] * len(value))
-    into[labels] = [a + b for a, b in zip(before, value, strict=True)]
+def _add(total: Values, labels: Labels, value: list[float]) -> None:
+    """Add the numbers of a value to those of the same labels in `total`."""
+    sums = total.get(labels, [0.0] * len(value))
+    total[labels] = [a + b for a, b in zip(sums, value, strict=True)]
 
 
-def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
+def histograms_of(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
     """Return histograms by label. Histograms with the same label (unknown APIs) are added up."""
     total: Values = {}
     for label, histogram in durations:
@@ -209,10 +221,6 @@ def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
 def _api_label(key: int) -> str:
     # All unknown keys share one label, because clients choose them.
     return _API_NAMES.get(key, "unknown")
-
-
-def _error(code: int) -> str:
-    return _ERRORS.get(code, str(code))
 
 
 _API_NAMES: Mapping[int, str] = {key.value: key.name for key in (*ApiKey, *NewerApiKey)}

@@ -4,7 +4,8 @@ Requests run concurrently, but take effect on a group in order, as on a Kafka br
 when all earlier requests are answered:
 
 - Requests to the coordinator start in order: two requests about one group reach the log in order.
-- A request that may be parked (JoinGroup, SyncGroup) starts in order. Those behind it wait for its response.
+- A request that the coordinator may park, such as a JoinGroup until other members have joined, starts in
+  order. Later requests wait for its response.
 - Requests to the broker are forwarded in order, and the broker answers in order. They wait for all earlier
   requests to the coordinator, and vice versa.
 - Exclusive requests (ListGroups) wait for all earlier requests, and all later requests wait for them.
@@ -19,12 +20,12 @@ from kafka.protocol.api_key import ApiKey
 from gateway import apis
 from gateway.apis.api import Answer, Api, Screened
 from gateway.apis.context import ConnectionCaches, Deferred, RequestContext
-from gateway.apis.handshake import is_valid, unsupported
+from gateway.apis.handshake import is_valid_api_versions, unsupported_version_fields
 from gateway.fairness import TENANT
 from gateway.net.lifecycle import forget_frames
 from gateway.net.limits.requests import ForwardedRequests
 from gateway.net.listener import AuthenticationFailed, Listener
-from gateway.net.responses import CLOSED, AtBroker, Responses
+from gateway.net.responses import CLOSED, BrokerRequests, Responses
 from gateway.net.stream import HELD_MAX_BYTES, ClientStream, passes_undecoded, relay
 from gateway.net.writing import RequestOrdering, ResponseSlot
 from gateway.upstream.connections import Upstream, UpstreamLost
@@ -54,11 +55,11 @@ class Connection:
         self._session = listener.security.session(client.peer_certificate)
         self._responses = Responses(listener, client)
         self._caches = ConnectionCaches()
-        self._latest: RequestOrdering | None = None
-        self._broker = AtBroker(client.end, listener.limits.upstream_timeout_s)
-        self._at_broker = ForwardedRequests(listener.forwarding)
+        self._latest_ordering: RequestOrdering | None = None  # that of the latest request
+        self._broker = BrokerRequests(client.end, listener.limits.upstream_timeout_s)
+        self._forwarded = ForwardedRequests(listener.forwarding)
         self._upstream: Upstream | None = None
-        self._relaying: asyncio.Task[None] | None = None
+        self._relay_task: asyncio.Task[None] | None = None
 
     @property
     def unanswered(self) -> int:
@@ -67,13 +68,13 @@ class Connection:
 
     @property
     def items(self) -> int:
-        """The number of items with capacity at the coordinator, such as the groups of one request."""
+        """The number of requests' items, such as groups, that hold capacity at the coordinator."""
         return self._responses.fan_out.items
 
     @property
     def forwarded(self) -> int:
         """The number of requests at the broker."""
-        return self._at_broker.requests
+        return self._forwarded.requests
 
     @property
     def has_upstream(self) -> bool:
@@ -96,7 +97,7 @@ class Connection:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._end_with_client())
-                await self._work(tasks)
+                await self._serve_requests(tasks)
         except ExceptionGroup as errors:
             reason = self._listener.log_lines.log_end(self._peer, errors)
             forget_frames(errors)
@@ -105,28 +106,28 @@ class Connection:
             self._close()
 
     def _close(self) -> None:
-        self._caches.shares.end()
+        self._caches.share_session.end()
         if self._upstream is not None:
             self._upstream.close()
         self._broker.close()
-        self._at_broker.close()
+        self._forwarded.close()
         self._client.abort()
 
     async def _end_with_client(self) -> None:
         raise await self._client.ended
 
-    async def _work(self, tasks: asyncio.TaskGroup) -> None:
+    async def _serve_requests(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             message, slot = await self._client.dispatcher.take()
             try:
-                await self._start(tasks, request_header(message), message, slot)
+                await self._start_request(tasks, request_header(message), message, slot)
             except ProtocolError:
                 # Earlier requests are well-formed, and get a response.
                 await self._client.dispatcher.wait_for_earlier(slot)
                 raise
             del message  # it may be large, and the next one may take long to arrive
 
-    async def _start(
+    async def _start_request(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Start a request. When this returns, the next one may start."""
@@ -143,56 +144,60 @@ class Connection:
             await self._serve(api, tasks, header, message, slot)
 
     def _start_at_once(self, message: bytes, slot: ResponseSlot) -> bool:
-        """Start a request without waiting. Return False if that is impossible and `_start` has to do it."""
+        """Start a request without waiting. Return False if `_start_request` has to do it."""
         try:
             return self._try_start(message, slot)
         except ProtocolError:
-            return False  # `_start` raises it
+            return False  # `_start_request` raises it
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
             self._responses.release(slot)
             self._client.end(error)
             return True
 
     def _try_start(self, message: bytes, slot: ResponseSlot) -> bool:
-        TENANT.set(self._session.tenant(self._peer))  # the client's transport may also call this
+        TENANT.set(self._session.tenant(self._peer))  # the transport calls this in another context
         header = request_header(message)
         slot.api_key = header.api_key
         api = apis.SERVED.get(header.api_key)
         if api is None or api.serve_at_once is None or not self._may_start_at_once(api, header, slot):
             return False
-        request = api.decode(header, message, None)
+        request = api.decode_at_once(header, message, self._caches.last_heartbeat)
         if api.needs_capacity and not self._responses.try_acquire(slot):
             return False
         answer = api.serve_at_once(self._context(header), request)
-        if answer is None:
+        if answer is None:  # `_start_request` has to serve it
             self._responses.release(slot)
             return False
-        self._latest = RequestOrdering.COORDINATOR
+        self._latest_ordering = RequestOrdering.COORDINATOR
         if self._listener.quotas.has_request_rates:
             self._responses.count(api, slot, header, self._session.principal)
         self._answer(api, slot, header, answer)
         return True
 
     def _may_start_at_once(self, api: Api, header: RequestHeader, slot: ResponseSlot) -> bool:
+        """Return True if the request need not wait, even for earlier requests: the latest of these was to the
+        coordinator, too (`_wait_for_order`), or all of them are answered.
+        """
         return (
             self._session.is_open
-            and (self._latest is RequestOrdering.COORDINATOR or self._client.unanswered == 1)
+            and (self._latest_ordering is RequestOrdering.COORDINATOR or self._client.unanswered == 1)
             and slot.request_bytes <= offload.AT_ONCE_BYTES
             and header.api_version in api.versions
             and not api.passes(self._listener.services)
         )
 
     async def _wait_for_order(self, slot: ResponseSlot, ordering: RequestOrdering) -> None:
-        if ordering is not self._latest or ordering is RequestOrdering.EXCLUSIVE:
+        """Wait for all earlier requests if the order of this one requires it (`RequestOrdering`)."""
+        if ordering is not self._latest_ordering or ordering is RequestOrdering.EXCLUSIVE:
             await self._client.dispatcher.wait_for_earlier(slot)
-            self._latest = ordering
+            self._latest_ordering = ordering
 
     async def _authenticate(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Serve a SASL request, or any request of a client that is not authenticated."""
-        if self._session.failed is not None:
-            raise AuthenticationFailed(self._session.failed)
+        if self._session.failure is not None:
+            raise AuthenticationFailed(self._session.failure)
         sasl = apis.SASL.get(header.api_key)
         if self._session.has_ended and sasl is None:
             raise AuthenticationFailed("the session ended before the client had authenticated again")
@@ -203,16 +208,15 @@ class Connection:
             if len(message) > self._listener.limits.unauthenticated_frame_bytes:
                 raise ProtocolError(f"a SASL request of {len(message)} bytes")
             await self._wait_for_order(slot, RequestOrdering.EXCLUSIVE)
-            if self._session.by_broker:
+            if self._session.brokers_authenticate:
                 await self._pass_sasl(tasks, header, message, slot)
                 return
-            request = sasl.decode(header, message, None)
-            answer = await sasl.answer(self._context(header), request)
+            answer = await sasl.answer(self._context(header), sasl.decode(header, message, None))
             if self._session.is_open:
                 self._client.authenticate()  # before the response, which lets the client send
             self._client.answer(slot, framed(codec.encode_response(header, answer)))
-            if self._session.failed is not None:
-                await self._end_unauthenticated(self._session.failed)
+            if self._session.failure is not None:
+                await self._end_unauthenticated(self._session.failure)
         else:
             self._refuse(header, slot)
 
@@ -220,9 +224,9 @@ class Connection:
         """Answer ApiVersions for the broker, so that an unauthenticated client needs no connection to it."""
         await self._wait_for_order(slot, RequestOrdering.EXCLUSIVE)
         request = codec.decode_request(header, message)
-        if is_valid(request, header.api_version):
+        if is_valid_api_versions(request, header.api_version):
             versions = self._listener.api_versions
-            response = await versions.response(header, partial(self._rewritten, screened=None))
+            response = await versions.response(header, partial(self._rewrite, screened=None))
         else:
             response = codec.encode_response(header, {"error_code": ErrorCode.INVALID_REQUEST})
         self._client.answer(slot, framed(response))
@@ -230,13 +234,13 @@ class Connection:
     async def _pass_sasl(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        outcome = await self._broker.relay_sasl(header, message, await self._connect_to_broker(tasks, slot))
-        if outcome.accepted is not None:
-            self._session.accept(outcome.accepted, outcome.lifetime_ms)
+        reply = await self._broker.relay_sasl(header, message, await self._connect_to_broker(tasks, slot))
+        if reply.accepted is not None:
+            self._session.accept(reply.accepted, reply.lifetime_ms)
             self._client.authenticate()
-        self._client.answer(slot, framed(outcome.response))
-        if outcome.failed is not None:
-            await self._end_unauthenticated(outcome.failed)
+        self._client.answer(slot, framed(reply.response))
+        if reply.failure is not None:
+            await self._end_unauthenticated(reply.failure)
 
     async def _end_unauthenticated(self, why: str) -> None:
         """End the connection shortly after the last response, as a broker does.
@@ -248,9 +252,10 @@ class Connection:
         raise AuthenticationFailed(why)
 
     def _refuse(self, header: RequestHeader, slot: ResponseSlot) -> None:
+        """Answer an ApiVersions of an unknown version. Raise ProtocolError for any other API."""
         if header.api_key != ApiKey.ApiVersions:
             raise ProtocolError(f"api {header.api_key} version {header.api_version} is not served")
-        answer = unsupported(codec.versions(ApiKey.ApiVersions))
+        answer = unsupported_version_fields(codec.versions(ApiKey.ApiVersions))
         self._client.answer(slot, framed(codec.encode_response(header.at_version(0), answer)))
 
     async def _serve(
@@ -259,8 +264,8 @@ class Connection:
         """Start a request that the gateway answers."""
         oversized_bytes = 0
         if len(message) > self._listener.services.frame_max_bytes:
-            oversized_bytes, slot.sent_bytes = len(message), 0
-        request = await api.decoded(header, message)
+            oversized_bytes, slot.sent_bytes = len(message), 0  # the coordinator gets nothing of it
+        request = await api.decode_offloaded(header, message)
         if api.is_for_broker is not None and api.is_for_broker(request):
             await self._pass_on(tasks, header, message, slot)
             return
@@ -280,7 +285,7 @@ class Connection:
     def _answer(self, api: Api, slot: ResponseSlot, header: RequestHeader, answer: Answer) -> None:
         """Answer a request, now or when the coordinator has answered."""
         if isinstance(answer, Deferred) and answer.holds_back:
-            self._latest = RequestOrdering.EXCLUSIVE
+            self._latest_ordering = RequestOrdering.EXCLUSIVE
         self._responses.answer(api, slot, header, answer)
 
     async def _pass_on(
@@ -315,36 +320,37 @@ class Connection:
         slot: ResponseSlot,
         screened: Screened | None = None,
     ) -> None:
-        """Forward a request unchanged. `_relay_responses` adds the errors of `screened` to the response."""
+        """Forward `message`. `_relay_responses` adds the errors of `screened` to the response."""
         await self._wait_for_order(slot, RequestOrdering.BROKERS)
         upstream = await self._connect_to_broker(tasks, slot)
         if not expects_response(header, message):
             await upstream.send(message)
             self._client.answer(slot)
             return
-        await self._at_broker.acquire(partial(self._client.dispatcher.wait_for_earlier, slot))
+        await self._forwarded.acquire(partial(self._client.dispatcher.wait_for_earlier, slot))
         self._broker.put(header, slot, screened)
         await upstream.send(message)
 
     async def _connect_to_broker(self, tasks: asyncio.TaskGroup, slot: ResponseSlot) -> Upstream:
-        """Return the connection to the broker, authenticated as the gateway or as the client."""
+        """Return the connection to the broker. If the broker has closed it while idle, open another."""
         upstream = self._upstream
-        if upstream is not None and not (upstream.ended and not self._at_broker.requests):
-            if upstream.is_due:
+        # A connection that ended with pending requests is not replaced: `_relay_responses` raises an error.
+        if upstream is not None and (not upstream.ended or self._forwarded.requests):
+            if upstream.is_reauthentication_due:
                 await self._client.dispatcher.wait_for_earlier(slot)
                 await upstream.authenticate()
             return upstream
-        # A broker closes idle connections, but the client's connection is not idle.
-        if self._session.by_broker and self._session.is_authenticated:
+        # Another connection would lack the client's authentication and its share session.
+        if self._session.brokers_authenticate and self._session.is_authenticated:
             raise UpstreamLost(CLOSED)
-        if upstream is not None and self._caches.shares.is_begun:
+        if upstream is not None and self._caches.share_session.member is not None:
             raise UpstreamLost("the broker closed the connection of the share session")
-        if self._relaying is not None:
-            self._relaying.cancel()
+        if self._relay_task is not None:
+            self._relay_task.cancel()
         if upstream is not None:
             upstream.close()
         self._upstream = upstream = await self._listener.connect()
-        self._relaying = tasks.create_task(self._relay_responses(upstream))
+        self._relay_task = tasks.create_task(self._relay_responses(upstream))
         return upstream
 
     async def _relay_responses(self, upstream: Upstream) -> None:
@@ -352,19 +358,20 @@ class Connection:
         while True:
             header, slot, screened = await self._broker.next(upstream)
             TENANT.set(self._session.tenant(self._peer))
-            if await upstream.next_bytes() > HELD_MAX_BYTES and passes_undecoded(header, screened):
+            if await upstream.next_response_size() > HELD_MAX_BYTES and passes_undecoded(header, screened):
                 await relay(upstream, self._client, header, slot, screened)
             else:
                 response = await upstream.receive()
                 if correlation_id_of(response) != header.correlation_id:
                     raise UpstreamLost("the broker answered another request")
-                response = await self._rewritten(header, response, screened)
+                response = await self._rewrite(header, response, screened)
                 self._client.answer(slot, size_prefix(len(response)), response)
                 del response
             await self._client.drain()  # nothing more is read from the broker before the client has this
-            self._at_broker.release()
+            self._forwarded.release()
 
-    async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
+    async def _rewrite(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
+        """Return the broker's response as the client gets it, with the changes and errors of `screened`."""
         rewrite = apis.rewrite_of(header.api_key, header.api_version, response)
         if screened is not None:
             screened.receive(response)
@@ -373,10 +380,9 @@ class Connection:
         decoded: Any = await offload.decode_response(header.api_key, header.api_version, response)
         if rewrite is not None:
             await rewrite(self._context(header), decoded)
-        decoded, grows = (decoded, False) if screened is None else await screened.complete(decoded)
-        if grows or len(response) > offload.AT_ONCE_BYTES:
-            return await offload.encode_response(header, decoded)
-        return codec.encode_response(header, decoded)
+        decoded, has_many_errors = (decoded, False) if screened is None else await screened.complete(decoded)
+        is_large = has_many_errors or len(response) > offload.AT_ONCE_BYTES
+        return await offload.run_if(is_large, codec.encode_response, header, decoded)
 
     def _context(self, header: RequestHeader, oversized_bytes: int = 0) -> RequestContext:
         return RequestContext(
@@ -389,6 +395,6 @@ class Connection:
             session=self._session,
             caches=self._caches,
             fan_out=self._responses.fan_out,
-            ask_as_client=self._broker.ask if self._session.by_broker else None,
+            ask_as_client=self._broker.ask if self._session.brokers_authenticate else None,
             oversized_bytes=oversized_bytes,
         )

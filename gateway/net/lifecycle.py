@@ -2,6 +2,7 @@
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from traceback import clear_frames
 from types import MappingProxyType
@@ -40,17 +41,17 @@ class SlowSender(ConnectionError):
 
 
 def forget_frames(error: BaseException) -> None:
-    """Release the local variables in an error's frames, one of which may be a large message.
+    """Release the local variables in an error's frames, because one of them may be a large message.
 
     The error of a task group and the frame that raised it refer to each other, so only Python's collector
     would free them. It counts objects, not bytes: 870 refused messages of 2 MiB took 1.2 GiB. A log line can
     still show the traceback.
     """
     clear_frames(error.__traceback__)
-    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    for other in (*inner, error.__cause__, error.__context__):
-        if other is not None:
-            forget_frames(other)
+    grouped = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    for related in (*grouped, error.__cause__, error.__context__):
+        if related is not None:
+            forget_frames(related)
 
 
 # The time for a client to close its side after the gateway has closed its own.
@@ -58,7 +59,11 @@ LINGER_S = 1.0
 
 
 class Deadline(Enum):
-    """An event that a connection waits for. At most one deadline of each kind is set."""
+    """A deadline of a connection. The value describes the event that is expected before the deadline: it
+    cancels or moves the deadline. MUTE is a plain timer, whose value describes its end.
+
+    A connection has at most one deadline of each kind.
+    """
 
     AUTHENTICATION = "the client authenticates"
     IDLE = "the client sends something, or waits for a response"
@@ -67,18 +72,42 @@ class Deadline(Enum):
     LINGER = "the client closes its side"
 
 
-class Watched(Protocol):
-    """A connection, as its deadlines need it."""
+class ServedClient(Protocol):
+    """The attributes of a client's connection that limits and timers use."""
+
+    @property
+    def peer(self) -> str:
+        """The client's IP address."""
+
+    @property
+    def ended(self) -> "Future[Exception]":
+        """A future that is done when the connection ends. Its result is the reason."""
 
     @property
     def is_busy(self) -> bool:
-        """True if requests wait or are running."""
+        """True if requests of the client are running, or wait to be dispatched."""
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of responses that the kernel does not have yet."""
+        """The bytes of responses that are not passed to the kernel yet, because the client reads slowly."""
 
-    def end(self, why: Exception) -> None: ...
+    @property
+    def has_incomplete_frame(self) -> bool:
+        """True if a part of the client's last frame has not arrived."""
+
+    def set_waiting(self, *, waiting: bool) -> None:
+        """Stop reading from the client if `waiting` for its admission or for capacity, else resume."""
+
+    def set_held(self, *, held: bool) -> None:
+        """Stop reading from the client if `held` back by the limit on receive buffers, else resume. This has
+        nothing to do with `held_bytes`.
+        """
+
+    def end(self, why: Exception) -> None:
+        """End the connection for this reason."""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
 
 
 class Timers:
@@ -101,17 +130,17 @@ class Timers:
         """The deadlines that are set."""
         return frozenset(self._handles or ())
 
-    def watch_authentication(self, client: Watched) -> None:
+    def watch_authentication(self, client: ServedClient) -> None:
         """End the client if it does not authenticate in time."""
         self._set(
             Deadline.AUTHENTICATION, self._limits.authentication_timeout_s, self._end_unauthenticated, client
         )
 
-    def watch_silence(self, client: Watched) -> None:
+    def watch_silence(self, client: ServedClient) -> None:
         """End the client if it sends nothing for too long, unless it waits for responses."""
         self._set(Deadline.IDLE, self._limits.idle_timeout_s, self._end_if_idle, client)
 
-    def watch_writing(self, client: Watched) -> None:
+    def watch_writing(self, client: ServedClient) -> None:
         """End the client if it does not read its responses for too long. The deadline moves while the client
         reads.
         """
@@ -119,7 +148,7 @@ class Timers:
             Deadline.WRITE, self._limits.write_timeout_s, self._end_if_unread, client, client.held_bytes
         )
 
-    def watch_linger(self, client: Watched) -> None:
+    def watch_linger(self, client: ServedClient) -> None:
         """End the client if it does not close its side after the gateway has closed its own."""
         self._set(Deadline.LINGER, LINGER_S, client.end, Drained("drained"))
 
@@ -148,29 +177,32 @@ class Timers:
         del self._handles[deadline]
         act(*args)
 
-    def _end_unauthenticated(self, client: Watched) -> None:
+    def _end_unauthenticated(self, client: ServedClient) -> None:
         client.end(ProtocolError(f"no authentication within {self._limits.authentication_timeout_s:g} s"))
 
-    def _end_if_idle(self, client: Watched) -> None:
+    def _end_if_idle(self, client: ServedClient) -> None:
+        """End the client if it was silent for too long, or set the deadline again."""
         left_s = self.heard_at_s + self._limits.idle_timeout_s - self._loop.time()
-        if client.is_busy:
+        if client.is_busy:  # it waits for responses, so its silence does not count
             left_s = self._limits.idle_timeout_s
         if left_s <= 0:
             client.end(ClientIdle("the client sent no request for too long"))
         else:
             self._set(Deadline.IDLE, left_s, self._end_if_idle, client)
 
-    def _end_if_unread(self, client: Watched, before: int) -> None:
-        left = client.held_bytes
-        if left >= before:
-            client.end(SlowReader(f"it took none of {left} bytes for {self._limits.write_timeout_s:.0f} s"))
+    def _end_if_unread(self, client: ServedClient, held_bytes_before: int) -> None:
+        """End the client if it has read nothing since the deadline was set, or set the deadline again."""
+        held_bytes = client.held_bytes
+        if held_bytes >= held_bytes_before:
+            timeout_s = self._limits.write_timeout_s
+            client.end(SlowReader(f"it took none of {held_bytes} bytes for {timeout_s:.0f} s"))
         else:
             self.watch_writing(client)
 
 
 class ConnectionState(Enum):
-    """A state of a connection. If `reads`, the client's bytes are read, and its requests are dispatched. If
-    `writes`, responses are written.
+    """A state of a connection: its meaning, `reads` and `writes`. If `reads`, the client's bytes are read,
+    and its requests are dispatched. If `writes`, responses are written.
     """
 
     NEW = ("the client is not connected yet", False, False)
@@ -181,8 +213,7 @@ class ConnectionState(Enum):
     ENDED = ("there is a reason to close the connection, or it is being closed", False, False)
     CLOSED = ("the socket is closed", False, False)
 
-    def __init__(self, meaning: str, reads: bool, writes: bool) -> None:
-        self.meaning = meaning
+    def __init__(self, _meaning: str, reads: bool, writes: bool) -> None:
         self.reads = reads
         self.writes = writes
 
@@ -198,7 +229,7 @@ class ConnectionEvent(Enum):
     LOST = "the socket is closed, by whichever side"
 
 
-TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = MappingProxyType(
+TRANSITIONS: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = MappingProxyType(
     {
         (ConnectionState.NEW, ConnectionEvent.CONNECTED): ConnectionState.UNAUTHENTICATED,
         (ConnectionState.UNAUTHENTICATED, ConnectionEvent.AUTHENTICATED): ConnectionState.OPEN,
@@ -218,7 +249,7 @@ TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = Mappi
         (ConnectionState.LINGERING, ConnectionEvent.FINISH): ConnectionState.LINGERING,
         (ConnectionState.LINGERING, ConnectionEvent.END): ConnectionState.ENDED,
         (ConnectionState.LINGERING, ConnectionEvent.LOST): ConnectionState.CLOSED,
-        # The connection's tasks learn of its end in a later turn of the event loop.
+        # The connection's tasks notice its end in a later turn of the event loop.
         (ConnectionState.ENDED, ConnectionEvent.AUTHENTICATED): ConnectionState.ENDED,
         (ConnectionState.ENDED, ConnectionEvent.FINISH): ConnectionState.ENDED,
         (ConnectionState.ENDED, ConnectionEvent.END): ConnectionState.ENDED,
@@ -228,31 +259,27 @@ TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = Mappi
         (ConnectionState.CLOSED, ConnectionEvent.END): ConnectionState.CLOSED,
     }
 )
-"""An event that a state lacks here is a bug of the gateway, because no client can cause it."""
+"""The state after each event. An event that is missing for a state is a bug of the gateway, because no client
+can cause it.
+"""
 
 
-class Impossible(AssertionError):
-    """An event that cannot happen in the current state."""
-
-
+@dataclass(slots=True, eq=False)
 class Lifecycle:
     """The state of one connection. A connection that has ended has no deadlines.
 
-    `ended` is done when no more requests come, and has the reason.
+    `ended` is done when the connection ends. Its result is the reason.
     """
 
-    __slots__ = ("_timers", "ended", "state")
-
-    def __init__(self, timers: Timers, ended: Future[Exception]) -> None:
-        self._timers = timers
-        self.ended = ended
-        self.state = ConnectionState.NEW
+    _timers: Timers
+    ended: Future[Exception]
+    state: ConnectionState = ConnectionState.NEW
 
     def on(self, event: ConnectionEvent) -> ConnectionState:
-        """Apply an event, and return the state after it. Raises Impossible."""
-        after = TABLE.get((self.state, event))
+        """Apply an event, and return the state after it. Raises AssertionError for an impossible event."""
+        after = TRANSITIONS.get((self.state, event))
         if after is None:
-            raise Impossible(f"{event.name} in the state {self.state.name}")
+            raise AssertionError(f"{event.name} in the state {self.state.name}")
         self.state = after
         if after is ConnectionState.ENDED or after is ConnectionState.CLOSED:
             self._timers.stop()

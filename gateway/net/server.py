@@ -14,15 +14,16 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from gateway.apis.context import SendingBackend, Services
+from gateway.apis.context import Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.authorization.sources import AclOptions
+from gateway.coordinator.failures import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import GroupsView
-from gateway.deliveries.service import Deliveries, DeliveryEvidence, DeliveryReports, delivery_numbers
+from gateway.deliveries.service import Deliveries, DeliveryReports, WriteDeliveries, delivery_numbers
 from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits, Quotas
-from gateway.metrics.numbers import GatewayCounts, Numbers, Values, counted
+from gateway.metrics.numbers import GatewayCounts, Numbers, Values, counter_numbers
 from gateway.net.advertised import Advertised, Template
 from gateway.net.connection import Connection
 from gateway.net.first_bytes import ConnectionEntry, Network
@@ -32,7 +33,7 @@ from gateway.net.listener import (
     AdmissionDecision,
     CannotListen,
     ConnectionLog,
-    Entrance,
+    ConnectionQuotas,
     Listener,
     open_listener,
     port_of,
@@ -42,7 +43,7 @@ from gateway.net.tls_entry import Endpoints
 from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.api_versions import CachedApiVersions
-from gateway.upstream.cluster import Cluster, InternalTopics
+from gateway.upstream.cluster import Cluster, InternalTopics, at_any
 from gateway.upstream.connections import Upstream
 from gateway.upstream.share_groups import Coordinators, ShareGroups, StreamsTopics
 from gateway.upstream.transactions import Transactions
@@ -57,9 +58,9 @@ from kafka_why.contract.layout import TopicLayout
 class GatewaySettings:
     """The options of a gateway that do not depend on its cluster, its address and its files.
 
-    Without `consumer_protocol` clients see a broker whose feature `group.version` is 0, without
-    `streams_protocol` one whose `streams.version` is 0. Load balancers in `proxies` begin each connection
-    with a header of the PROXY protocol.
+    Without `consumer_protocol` clients see a broker whose feature `group.version` is 0, so they do not use
+    that protocol. Without `streams_protocol` the same applies to the feature `streams.version`. Load
+    balancers in `proxies` begin each connection with a header of the PROXY protocol.
     """
 
     advertised_host: str | None = None  # in responses; None: the address that the client connected to
@@ -102,48 +103,48 @@ class Gateway:
 
     Without `authorizer` the gateway checks no ACLs. If clients authenticate at the brokers, these check the
     requests that pass to them. Without `telemetry`, requests about clients' metrics pass to brokers. Without
-    `evidence`, share groups' deliveries are not counted.
+    `write_deliveries`, share groups' deliveries are not counted.
     """
 
     def __init__(
         self,
         options: GatewayOptions,
         cluster: Cluster,
-        backend: SendingBackend,
+        backend: Backend,
         groups: GroupsView,
         *,
         authorizer: Authorizer | None = None,
         quotas: Quotas | None = None,
         counts: GatewayCounts | None = None,
         telemetry: ClientTelemetry | None = None,
-        evidence: DeliveryEvidence | None = None,
+        write_deliveries: WriteDeliveries | None = None,
     ) -> None:
         layout, limits, security = options.layout, options.limits, options.security
         self._options = options
         self._cluster = cluster
         self._advertised = Advertised(options.templates, lambda: self._ports)
         services = Services(
-            backend,
-            cluster,
-            FreshGroups(backend, groups, limits, layout.request_partitions),
-            self._listener_port,
-            InternalTopics(layout.topics, exposed=options.expose_internal_topics),
-            Transactions(cluster, layout),
-            ShareGroups(cluster, options.share_groups),
-            StreamsTopics(cluster),
-            self._advertised.address,
-            layout.sizes.frame_max_bytes,
-            authorizer,
-            authorizer is not None and not security.by_broker,
-            options.consumer_protocol,
-            options.streams_protocol,
+            backend=backend,
+            cluster=cluster,
+            groups=FreshGroups(backend, groups, limits, layout.request_partitions),
+            listener_port=self._listener_port,
+            internal_topics=InternalTopics(layout.topics, exposed=options.expose_internal_topics),
+            transactions=Transactions(cluster, layout),
+            share_groups=ShareGroups(cluster, options.share_groups),
+            streams_topics=StreamsTopics(cluster),
+            advertised=self._advertised.address,
+            frame_max_bytes=layout.sizes.frame_max_bytes,
+            authorizer=authorizer,
+            checks_forwarded_requests=authorizer is not None and not security.brokers_authenticate,
+            consumer_protocol=options.consumer_protocol,
+            streams_protocol=options.streams_protocol,
             telemetry=telemetry,
-            deliveries=None if evidence is None else Deliveries(_now_ms),
+            deliveries=None if write_deliveries is None else Deliveries(_now_ms),
         )
         self.share_groups = services.share_groups
         self._reports = None
-        if evidence is not None and services.deliveries is not None:
-            self._reports = DeliveryReports(services.deliveries, cluster, evidence)
+        if write_deliveries is not None and services.deliveries is not None:
+            self._reports = DeliveryReports(services.deliveries, cluster, write_deliveries)
         self._shared = Listener(
             node_id=None,
             services=services,
@@ -152,7 +153,7 @@ class Gateway:
             capacity=CapacityLimiter(limits.at_coordinator, limits.bytes_at_coordinator),
             parked_memory=ParkedMemoryLimit(limits.parked_bytes),
             large_requests=LargeRequestRate(limits.large_bytes_per_s, limits.large_burst_bytes),
-            connect=partial(self._connect, None),
+            connect=partial(self._connect, node_id=None),
             api_versions=CachedApiVersions(cluster),
             advertised_host=options.advertised_host,
             security=security,
@@ -161,16 +162,16 @@ class Gateway:
             counts=counts or GatewayCounts(),
         )
         """The first listener. The brokers' listeners differ only in `node_id` and `connect`."""
-        self._entrance = Entrance(limits, self._shared.quotas, self._shared.counts)
+        self._connection_quotas = ConnectionQuotas(limits, self._shared.quotas, self._shared.counts)
         self._write_buffers = WriteBufferLimit(limits.unread_bytes)
         self._receive_buffers = ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
         self._listeners: dict[int | None, Listener] = {}
-        self._ports: dict[int, int] = {}
+        self._ports: dict[int, int] = {}  # of the brokers' listeners, by node id
         self._first_port = options.listen.port
         self._entry = ConnectionEntry(
-            self._entrance, security.tls, limits.authentication_timeout_s, options.proxies
+            self._connection_quotas, security.tls, limits.authentication_timeout_s, options.proxies
         )
         self._server_names: WeakKeyDictionary[ssl.SSLObject, str] = WeakKeyDictionary()
         self._connections: dict[Connection, asyncio.Task[None]] = {}
@@ -188,22 +189,22 @@ class Gateway:
     async def start(self) -> None:
         """Listen. Raises CannotListen, or UpstreamLost if no broker answers."""
         if self._shared.security.tls is not None:
-            self._note_server_names(self._shared.security.tls)
+            self._record_server_names(self._shared.security.tls)
         await self._cluster.refresh()
         await self.share_groups.refresh()
-        self._servers[None] = await self._serve(None, self._options.listen.port)
+        self._servers[None] = await self._listen(node_id=None, port=self._options.listen.port)
         self._first_port = port_of(self._servers[None])
         for node_id in list(self._cluster.nodes):
             await self._listener_port(node_id)
-        followed = [self._shared.security.follow(), self._advertised.watch()]
+        background = [self._shared.security.follow(), self._advertised.watch()]
         if self._reports is not None:
-            followed.append(self._reports.follow())
-        self._tasks = [asyncio.create_task(coroutine) for coroutine in followed]
+            background.append(self._reports.follow())
+        self._tasks = [asyncio.create_task(coroutine) for coroutine in background]
 
     @property
     def is_draining(self) -> bool:
         """True if the gateway accepts no more connections, because it is about to end."""
-        return self._entrance.is_draining
+        return self._connection_quotas.is_draining
 
     @property
     def is_listening(self) -> bool:
@@ -214,7 +215,7 @@ class Gateway:
         """Accept no more connections, and end each one when its requests are answered. Return when all have
         ended, or after `timeout_s`.
         """
-        self._entrance.is_draining = True
+        self._connection_quotas.is_draining = True
         for server in self._servers.values():
             server.close()
         for connection in self._connections:
@@ -222,10 +223,10 @@ class Gateway:
         ending = list(self._connections.values())
         if ending:
             log.info("draining", connections=len(ending))
-            _, left = await asyncio.wait(ending, timeout=timeout_s)
-            if left:
+            _, still_open = await asyncio.wait(ending, timeout=timeout_s)
+            if still_open:
                 log.warning(
-                    "connections had requests under way after the drain timeout", connections=len(left)
+                    "connections had requests under way after the drain timeout", connections=len(still_open)
                 )
 
     def numbers(self) -> Numbers:
@@ -234,6 +235,7 @@ class Gateway:
         unanswered = sum(connection.unanswered for connection in connections)
         forwarded = sum(connection.forwarded for connection in connections)
         items = sum(connection.items for connection in connections)
+        # Clients from which the gateway does not read, by the reason.
         held: Values = {
             ("room",): [float(self._shared.capacity.waiting)],
             ("flow",): [float(self._shared.large_requests.waiting)],
@@ -241,7 +243,7 @@ class Gateway:
             ("quota",): [float(sum(connection.is_muted for connection in connections))],
         }
         return {
-            **counted(self._shared.counts),
+            **counter_numbers(self._shared.counts),
             "connections": {(): [len(connections) + len(self._entry.waiting)]},
             "in_flight": {("brokers",): [forwarded], ("coordinator",): [unanswered - forwarded + items]},
             "held_clients": held,
@@ -272,10 +274,11 @@ class Gateway:
         self._cluster.close()
 
     async def _listener_port(self, node_id: int) -> int:
+        """Return the port of the broker's listener, which is opened if necessary. Raises CannotListen."""
         async with self._opening:
             if node_id not in self._ports:
-                wanted = self._options.listen.port + 1 + node_id if self._options.listen.port else 0
-                server = await self._serve(node_id, wanted)
+                first_port = self._options.listen.port
+                server = await self._listen(node_id, first_port + 1 + node_id if first_port else 0)
                 port = port_of(server)
                 try:
                     self._advertised.validate(node_id, port)
@@ -286,28 +289,29 @@ class Gateway:
                 self._servers[node_id], self._ports[node_id] = server, port
         return self._ports[node_id]
 
-    async def _serve(self, node_id: int | None, port: int) -> asyncio.Server:
+    async def _listen(self, node_id: int | None, port: int) -> asyncio.Server:
+        """Open the listener of a broker, or the first listener if `node_id` is None. Raises CannotListen."""
         if self.is_draining:
             raise CannotListen("the gateway is about to end")
         listener = replace(self._shared, node_id=node_id, connect=partial(self._connect, node_id))
-        authenticated = not self._shared.security.is_sasl_required
+        needs_no_sasl = not self._shared.security.is_sasl_required
         where = Address(self._options.listen.host, port)
         if port > MAX_PORT:
             raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
 
-        def make(reported: Endpoints | None, admission: AdmissionDecision | None) -> ClientStream:
-            made = ClientStream(
+        def make_stream(reported: Endpoints | None, admission: AdmissionDecision | None) -> ClientStream:
+            stream = ClientStream(
                 self._shared.limits,
                 partial(self._accept, listener, admission),
                 self._shared.counts,
                 self._write_buffers,
                 self._receive_buffers,
-                authenticated=authenticated,
+                authenticated=needs_no_sasl,
             )
-            made.reported = reported
-            return made
+            stream.reported = reported
+            return stream
 
-        protocol = partial(self._entry.protocol, make)
+        protocol = partial(self._entry.protocol, make_stream)
         server = await open_listener(where, protocol, shares_ports=self._options.shares_ports)
         self._listeners[node_id] = listener
         log.info("listening", node_id=node_id, address=str(Address(where.host, port_of(server))))
@@ -316,43 +320,49 @@ class Gateway:
     async def _connect(self, node_id: int | None) -> Upstream:
         """Connect to this broker, or to the first that answers if `node_id` is None. Raises UpstreamLost."""
         access = self._cluster.access
-        if self._shared.security.by_broker:
+        if self._shared.security.brokers_authenticate:
             access = access.without_sasl()
         if node_id is not None:
             return await Upstream.open(self._cluster.nodes[node_id], self._shared.limits, access)
-        return await self._cluster.at_any(lambda address: Upstream.open(address, self._shared.limits, access))
-
-    def _accept(self, listener: Listener, admission: AdmissionDecision | None, client: ClientStream) -> None:
-        self._entrance.receive(
-            client, lambda: self._begin(self._by_name(listener, client), client), admission
+        return await at_any(
+            self._cluster.addresses(), lambda address: Upstream.open(address, self._shared.limits, access)
         )
 
+    def _accept(self, listener: Listener, admission: AdmissionDecision | None, client: ClientStream) -> None:
+        """Serve a connected client, unless the limits on connections refuse it."""
+
+        def begin() -> None:
+            self._begin(self._listener_by_server_name(listener, client), client)
+
+        self._connection_quotas.serve_or_refuse(client, begin, admission)
+
     def _begin(self, listener: Listener, client: ClientStream) -> None:
+        """Serve an admitted client in a task of its own."""
         connection = Connection(listener, client)
         task = self._connections[connection] = asyncio.create_task(connection.run())
         task.add_done_callback(lambda _: self._connections.pop(connection))
         if self.is_draining:
             connection.drain()
 
-    def _note_server_names(self, tls: ssl.SSLContext) -> None:
+    def _record_server_names(self, tls: ssl.SSLContext) -> None:
         """Store the server names that clients send in their handshakes."""
-        # `tls` may already have a callback.
-        before = tls.sni_callback
+        existing_callback = tls.sni_callback
 
-        def note(connection: ssl.SSLObject, name: str, context: ssl.SSLContext) -> int | None:
+        def record(connection: ssl.SSLObject, name: str, context: ssl.SSLContext) -> int | None:
             if name:  # None if the client names no server
                 self._server_names[connection] = name
-            return None if before is None else before(connection, name, context)
+            return None if existing_callback is None else existing_callback(connection, name, context)
 
-        tls.sni_callback = note
+        tls.sni_callback = record
 
-    def _by_name(self, listener: Listener, client: ClientStream) -> Listener:
+    def _listener_by_server_name(self, listener: Listener, client: ClientStream) -> Listener:
         """Return the listener of the broker that the client named in its TLS handshake, else `listener`."""
         tls = client.ssl_object
         # Names count on the first port only.
         if listener.node_id is not None or tls is None:
             return listener
-        return self._listeners.get(self._advertised.node_id(self._server_names.get(tls)), listener)
+        node_id = self._advertised.node_id(self._server_names.get(tls))
+        return self._listeners.get(node_id, listener)
 
 
 def _now_ms() -> int:

@@ -6,9 +6,8 @@ responses, `Timers` has the deadlines, and `Lifecycle` the state. `ClientStream`
 """
 
 import asyncio
-from asyncio import BaseTransport, Future, Transport
+from asyncio import Future, Transport
 from collections.abc import Callable
-from typing import cast
 
 from gateway import apis
 from gateway.apis.api import Screened
@@ -43,15 +42,14 @@ from gateway.wire.framing import ProtocolError, RequestHeader, correlation_id_of
 _FINISHING = ConnectionState.FINISHING  # looked up once: an attribute of an enum takes 0.15 us
 
 
-class ClientStream(Endpoint, asyncio.Protocol):
+class ClientStream(Endpoint):
     """The asyncio protocol of one client's connection. `on_connected` is called with the stream when the
     client is connected.
 
     If `authenticated` is False, the tighter limits of `Limits` apply until `authenticate` is called. `ended`
-    is done when no more requests come, and has the reason. The connection is closed by `abort`.
+    is done when the connection ends. The socket is closed by `abort`.
     """
 
-    # The parts do not refer to the stream, so it is freed with its owner.
     __slots__ = (
         "_counts", "_is_authenticated", "_is_counted", "_life", "_limits", "_loop", "_on_connected",
         "_reading", "_receive_buffers", "_timers", "_writing", "dispatcher",
@@ -75,6 +73,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._is_authenticated = authenticated
         self._is_counted = False
         """True if `ReceiveBufferLimit` counts the bytes of unanswered requests."""
+        # The following objects do not refer to the stream, so it is freed with its owner.
         self._loop = loop = asyncio.get_running_loop()
         self._timers = Timers(limits, loop)
         self._life = Lifecycle(self._timers, loop.create_future())
@@ -87,16 +86,16 @@ class ClientStream(Endpoint, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and dispatch the requests in them."""
         if not self._life.state.reads:
-            return  # the client sends the request again, on another connection
+            return  # dropped: the client sends the request again, on another connection
         self._timers.heard_at_s = self._loop.time()
         self._counts.received_bytes += len(data)
         if len(data) >= LARGE_READ_BYTES:
-            self._receive_buffers.skip_turn(self)
+            self._receive_buffers.pause_one_turn(self)
         try:
             self._reading.feed(data)
         except ProtocolError as error:
             self.end(error)
-        self._resume()
+        self._update()
 
     def answer(self, slot: ResponseSlot, *frame: bytes) -> None:
         """Send a response to the client, after the responses to all earlier requests."""
@@ -106,9 +105,9 @@ class ClientStream(Endpoint, asyncio.Protocol):
             return
         if len(writing.slots) == 1:
             self._flush()
-        elif not writing.is_due:
+        elif not writing.is_flush_scheduled:
             # The next responses are often ready in the same turn of the event loop.
-            writing.is_due = True
+            writing.is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     async def answer_in_part(self, slot: ResponseSlot, part: bytes) -> None:
@@ -118,11 +117,11 @@ class ClientStream(Endpoint, asyncio.Protocol):
         await self.drain()
         if unread_bytes := self._writing.write_part(slot, part):
             await self.drain()
-            self._writing.part_is_sent(unread_bytes)
+            self._writing.finish_part(unread_bytes)
 
     async def drain(self) -> None:
         """Wait until the kernel has the responses that are ready."""
-        if self._writing.is_due:
+        if self._writing.is_flush_scheduled:
             self._flush()
         while (unsent := self._writing.unsent) is not None:
             await asyncio.wait([unsent])
@@ -133,41 +132,40 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._timers.watch_writing(self)
 
     def resume_writing(self) -> None:
-        """Continue after the kernel has taken all bytes."""
+        """Write and dispatch again, because the kernel has all bytes."""
         self._timers.cancel(Deadline.WRITE)
-        self._writing.resume()
-        self._resume()
+        self._writing.on_all_sent()
+        self._update()
         self._flush()
 
     def _flush(self) -> None:
         if self._writing.flush():
-            self._resume()
+            self._update()
 
-    def _resume(self) -> None:
-        """Start requests or wake the waiting task, because capacity may be free.
+    def _update(self) -> None:
+        """React to a change of the waiting requests, the slots or the state of the connection.
 
-        Pause reading while the connection has too many requests or bytes.
+        Count the bytes of unanswered requests, dispatch the waiting requests for which there is capacity, and
+        pause reading if too many requests or bytes are unanswered. After the last response of a connection
+        that finishes, begin to linger.
         """
         reading, writing = self._reading, self._writing
-        bytes_here = reading.bytes + writing.taken_bytes + reading.buffer.partial_bytes
-        if (bytes_here > SMALL_BYTES or self._is_counted) and not self._transport.is_closing():
-            self._is_counted = self._receive_buffers.count(self, bytes_here)
+        unanswered_bytes = reading.bytes + writing.dispatched_bytes + reading.buffer.partial_bytes
+        may_change_count = unanswered_bytes > SMALL_BYTES or self._is_counted
+        if may_change_count and not self._transport.is_closing():
+            self._is_counted = self._receive_buffers.count(self, unanswered_bytes)
         self.dispatcher.resume()
         if self._life.state.reads:
-            number = len(reading.requests) + len(writing.slots)
-            reading.set(FULL, holds=self.dispatcher.is_full(number, reading.bytes + writing.taken_bytes))
+            unanswered = len(reading.requests) + len(writing.slots)
+            is_full = self.dispatcher.is_full(unanswered, reading.bytes + writing.dispatched_bytes)
+            reading.set_paused(FULL, paused=is_full)
         elif self._life.state is _FINISHING and not writing.slots:
             self._begin_linger()
 
     # The lifecycle of the connection.
 
-    def connection_made(self, transport: BaseTransport) -> None:
-        """Begin the connection without TLS."""
-        self.connected(cast(Transport, transport), cast(Transport, transport))
-
     def connected(self, transport: Transport, socket: Transport) -> None:
-        """Begin the connection. `socket` is the transport below TLS."""
-        self._transport, self._socket = transport, socket
+        super().connected(transport, socket)
         self._reading.transport = self._writing.transport = transport
         # A response counts as sent when the kernel has all of it, so that closing loses none.
         socket.set_write_buffer_limits(high=0)
@@ -180,18 +178,18 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._on_connected(self)
 
     def authenticate(self) -> None:
-        """Lift the limits for clients that have not authenticated."""
+        """Replace the limits of an unauthenticated client with the usual ones."""
         self._life.on(ConnectionEvent.AUTHENTICATED)
         self._timers.cancel(Deadline.AUTHENTICATION)
         self._reading.buffer.max_bytes = self._limits.frame_bytes
         self.dispatcher.in_flight_max = self._limits.in_flight_per_connection
-        self._resume()
+        self._update()
 
     def finish(self) -> None:
         """Dispatch no more requests, and end when all dispatched ones are answered."""
         if self._life.on(ConnectionEvent.FINISH) is _FINISHING:
-            self._reading.forget_reasons()  # bytes are read only to see the client's end, and dropped
-            self._resume()
+            self._reading.clear_pauses()  # bytes are read only to see the client's end, and dropped
+            self._update()
 
     def _begin_linger(self) -> None:
         """Close the sending side, and give the client time to read its responses.
@@ -228,35 +226,35 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     # Pauses.
 
-    def pause(self, *, paused: bool) -> None:
-        """Stop reading from the client while the gateway waits, or continue."""
-        self._set(WAITING, holds=paused)
+    def set_waiting(self, *, waiting: bool) -> None:
+        """Stop reading from the client if `waiting` for its admission or for capacity, else resume."""
+        self._set_paused(WAITING, paused=waiting)
 
-    def hold(self, *, held: bool) -> None:
-        """Stop reading from the client because of the limit on receive buffers, or continue."""
-        self._set(HELD, holds=held)
+    def set_held(self, *, held: bool) -> None:
+        """Stop reading from the client if `held` back by the limit on receive buffers, else resume."""
+        self._set_paused(HELD, paused=held)
 
     def mute(self) -> None:
         """Dispatch no more requests until `unmute_after`."""
-        self._set(MUTED, holds=True)
+        self._set_paused(MUTED, paused=True)
 
     def unmute_after(self, seconds: float) -> None:
         """Dispatch requests again after this time."""
         self._timers.unmute_after(seconds, self._unmute)
 
     def _unmute(self) -> None:
-        self._set(MUTED, holds=False)
-        self._resume()
+        self._set_paused(MUTED, paused=False)
+        self._update()
 
-    def _set(self, reason: PauseReason, *, holds: bool) -> None:
+    def _set_paused(self, reason: PauseReason, *, paused: bool) -> None:
         if self._life.state.reads:
-            self._reading.set(reason, holds=holds)
+            self._reading.set_paused(reason, paused=paused)
 
     # State for others.
 
     @property
     def ended(self) -> Future[Exception]:
-        """The future of the reason why no more requests come."""
+        """A future that is done when the connection ends. Its result is the reason."""
         return self._life.ended
 
     @property
@@ -292,6 +290,7 @@ def passes_undecoded(header: RequestHeader, screened: Screened | None) -> bool:
     if screened is not None and screened.changes_response:
         return False
     api = apis.PASSED.get(header.api_key)
+    # `relay` hides the brokers' addresses in large responses with records, so they need no `rewrite`.
     return api is None or api.rewrite is None or header.api_key in WITH_RECORDS
 
 
@@ -307,8 +306,8 @@ async def relay(
     screened: Screened | None,
 ) -> None:
     """Pass the broker's next response to the client in parts. Raises UpstreamLost, ProtocolError."""
-    left = await upstream.next_bytes()
-    prefix = size_prefix(left)
+    missing_bytes = await upstream.next_response_size()
+    prefix = size_prefix(missing_bytes)  # is sent with the first part
     part = await upstream.receive_part()
     while len(part) < _HEAD_BYTES:
         part += await upstream.receive_part()
@@ -318,12 +317,14 @@ async def relay(
     if screened is not None and screened.on_start is not None:
         screened.on_start(part)
     on_part(part)
-    tail = tail_of(header)
-    while left := left - len(part):
-        passed = part if tail is None else tail.feed(part)
-        await client.answer_in_part(slot, prefix + passed)
+    missing_bytes -= len(part)
+    tail = tail_of(header)  # hides addresses at the end of the response
+    while missing_bytes:
+        part_to_pass = part if tail is None else tail.feed(part)
+        await client.answer_in_part(slot, prefix + part_to_pass)
         prefix = b""
         part = await upstream.receive_part()
+        missing_bytes -= len(part)
         on_part(part)
-    last = part if tail is None else tail.feed(part) + tail.end()
-    client.answer(slot, prefix + last if prefix else last)
+    last_part = part if tail is None else tail.feed(part) + tail.end()
+    client.answer(slot, prefix + last_part if prefix else last_part)

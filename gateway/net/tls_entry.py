@@ -1,9 +1,9 @@
 """The transports of a connection, and TLS handshakes at the clients' sockets.
 
-A TLS listener of asyncio (`create_server` with `ssl`) hides the socket's transport, which buffers the bytes
-that the kernel does not accept without notifying the protocol: a response of any size would count as read at
-once. So the handshake starts here, on a known socket transport. When that transport pauses, the client's
-stream pauses.
+A TLS listener of asyncio (`create_server` with `ssl`) hides the socket's transport. That transport buffers
+the bytes that the kernel does not accept, and the protocol is not notified: a response of any size would
+count as read at once. So the gateway starts the handshake itself, on the socket's transport. When that
+transport pauses, the client's stream pauses.
 """
 
 import asyncio
@@ -11,22 +11,81 @@ import ssl
 from asyncio import BaseTransport, BufferedProtocol, Protocol, Transport
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol as Structure
 from typing import cast
 
-# The TLS transport itself never pauses. It has bytes only while the socket's transport is paused.
+# The limit of the TLS transport's write buffer is so high that this transport itself never pauses. It has
+# bytes only while the socket's transport is paused.
 _NEVER_BYTES = 2**31 - 1
 
 
-class SecuredStream(Structure):
-    """A stream of one connection, above TLS or without it."""
+Endpoints = tuple[tuple[str, int], tuple[str, int]]
+"""The addresses of the other side and of the gateway's socket."""
+
+
+class Endpoint(Protocol):
+    """A protocol that keeps the transports of its connection.
+
+    `connected` sets the transports. Without TLS they are the same. `reported` has the endpoints that a load
+    balancer has reported, or None.
+    """
+
+    __slots__ = ("_socket", "_transport", "reported")
+
+    _socket: Transport  # below TLS
+    _transport: Transport
+
+    def __init__(self) -> None:
+        self.reported: Endpoints | None = None
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Begin a connection without TLS."""
+        self.connected(cast(Transport, transport), cast(Transport, transport))
 
     def connected(self, transport: Transport, socket: Transport) -> None:
         """Begin the connection. `socket` is the transport below TLS."""
+        self._transport, self._socket = transport, socket
 
-    def data_received(self, data: bytes) -> None: ...
-    def pause_writing(self) -> None: ...
-    def resume_writing(self) -> None: ...
+    @property
+    def held_bytes(self) -> int:
+        """The bytes written to the connection that the kernel does not have yet."""
+        held_bytes = self._transport.get_write_buffer_size()
+        if self._socket is not self._transport:  # TLS: both transports have buffers
+            held_bytes += self._socket.get_write_buffer_size()
+        return held_bytes
+
+    @property
+    def peer(self) -> str:
+        """The IP address of the other side: a client, or a server to which the gateway has connected."""
+        if self.reported is not None:
+            return self.reported[0][0]
+        return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The addresses of both ends of a connection that is open."""
+        if self.reported is not None:
+            return self.reported
+        peer, own = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
+        return (peer[0], peer[1]), (own[0], own[1])
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The client's certificate in DER, or None if it has sent none."""
+        tls = self.ssl_object
+        return None if tls is None else tls.getpeercert(binary_form=True)
+
+    @property
+    def own_host(self) -> str:
+        """The IP address that the client has connected to."""
+        if self.reported is not None:
+            return self.reported[1][0]
+        return str(self._transport.get_extra_info("sockname")[0])
+
+    @property
+    def ssl_object(self) -> ssl.SSLObject | None:
+        """The TLS side of this connection, or None for plain text."""
+        ssl_object: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        return ssl_object
 
 
 class TlsEntry:
@@ -40,69 +99,74 @@ class TlsEntry:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def protocol(
-        self, make: Callable[[], SecuredStream], ended: Callable[[asyncio.Task[None]], None]
+        self, make_stream: Callable[[], Endpoint], on_done: Callable[[asyncio.Task[None]], None]
     ) -> Protocol:
         """Return the protocol of a new connection.
 
-        `make` builds its stream after the handshake. `ended` is called with the task of the handshake when it
-        is done, and has to close the connection if it failed.
+        `make_stream` builds the connection's stream after the handshake. `on_done` is called with the task of
+        the handshake when the task is done. If the handshake failed, `on_done` has to close the connection.
         """
-        return _Entering(partial(self._begin, ended), make)
+        return _TlsHandshake(partial(self._start_handshake, on_done), make_stream)
 
-    def _begin(
-        self, ended: Callable[[asyncio.Task[None]], None], entering: "_Entering"
+    def _start_handshake(
+        self, on_done: Callable[[asyncio.Task[None]], None], connection: "_TlsHandshake"
     ) -> asyncio.Task[None]:
-        handshake = asyncio.create_task(self._enter(entering))
-        handshake.add_done_callback(ended)
+        """Start the task of a connection's handshake."""
+        handshake = asyncio.create_task(self._complete_handshake(connection))
+        handshake.add_done_callback(on_done)
         self._handshakes.add(handshake)
         handshake.add_done_callback(self._handshakes.discard)
         return handshake
 
-    async def _enter(self, entering: "_Entering") -> None:
-        socket, loop = entering.socket, asyncio.get_running_loop()
-        # This runs before TLS begins, because `start_tls` uses `call_soon`, too.
-        loop.call_soon(entering.hand_over)
+    async def _complete_handshake(self, connection: "_TlsHandshake") -> None:
+        """Do the handshake, and connect the client's stream to TLS. If it fails, return without a stream."""
+        socket, loop = connection.socket, asyncio.get_running_loop()
+        # `hand_over` runs when `start_tls` has replaced the protocol of `socket`, and before the handshake,
+        # which `start_tls` also schedules by `call_soon`.
+        loop.call_soon(connection.hand_over)
         try:
             tls = await loop.start_tls(
-                socket, entering, self._context, server_side=True, ssl_handshake_timeout=self._timeout_s
+                socket, connection, self._context, server_side=True, ssl_handshake_timeout=self._timeout_s
             )
         except OSError:  # the client cannot do TLS, has gone, or is too slow
             return
         if tls is None or tls.is_closing():
             return
-        # The protocol gets no bytes of the client before this task continues.
-        join_tls(tls, socket, entering.make())
+        # The event loop decrypts the client's first bytes after this task continues, so `connection` gets
+        # none.
+        join_tls(tls, socket, connection.make_stream())
 
 
-def join_tls(tls: Transport, socket: Transport, stream: SecuredStream) -> None:
-    """Connect the stream after a complete handshake."""
+def join_tls(tls: Transport, socket: Transport, stream: Endpoint) -> None:
+    """Connect the stream to the TLS transport `tls` after a complete handshake. `socket` is below TLS."""
     tls.set_write_buffer_limits(high=_NEVER_BYTES)
     tls.set_protocol(cast(Protocol, stream))
-    socket.set_protocol(_Pauses(cast(BufferedProtocol, socket.get_protocol()), stream))
+    socket.set_protocol(_PauseForwarder(cast(BufferedProtocol, socket.get_protocol()), stream))
     stream.connected(tls, socket)
 
 
-class _Entering(Protocol):
+class _TlsHandshake(Protocol):
     """A connection during its handshake."""
 
     socket: Transport
     _handshake: asyncio.Task[None]
 
     def __init__(
-        self, begin: Callable[["_Entering"], asyncio.Task[None]], make: Callable[[], SecuredStream]
+        self,
+        start_handshake: Callable[["_TlsHandshake"], asyncio.Task[None]],
+        make_stream: Callable[[], Endpoint],
     ) -> None:
-        self._begin = begin
-        self.make = make
-        self._early = b""
-        """Bytes that arrived before TLS took over the socket's transport, which reads from the start."""
+        self._start_handshake = start_handshake
+        self.make_stream = make_stream
+        self._early_bytes = b""
+        """The bytes that the socket's transport has read before TLS took it over."""
 
     def connection_made(self, transport: BaseTransport) -> None:
         self.socket = cast(Transport, transport)
-        self._handshake = self._begin(self)
+        self._handshake = self._start_handshake(self)
 
     def data_received(self, data: bytes) -> None:
-        # TLS has not started yet.
-        self._early += data
+        self._early_bytes += data
 
     def connection_lost(self, _: Exception | None) -> None:
         self._handshake.cancel()
@@ -110,21 +174,21 @@ class _Entering(Protocol):
     def hand_over(self) -> None:
         """Pass the buffered bytes to TLS."""
         tls = cast(BufferedProtocol, self.socket.get_protocol())
-        while self._early:
-            buffer = memoryview(tls.get_buffer(len(self._early)))
-            taken, self._early = self._early[: len(buffer)], self._early[len(buffer) :]
-            buffer[: len(taken)] = taken
-            tls.buffer_updated(len(taken))
+        while self._early_bytes:
+            buffer = memoryview(tls.get_buffer(len(self._early_bytes)))  # it may be smaller
+            part, self._early_bytes = self._early_bytes[: len(buffer)], self._early_bytes[len(buffer) :]
+            buffer[: len(part)] = part
+            tls.buffer_updated(len(part))
 
 
-class _Pauses(BufferedProtocol):
+class _PauseForwarder(BufferedProtocol):
     """A protocol between a socket's transport and TLS, which also notifies the client's stream of pauses."""
 
-    def __init__(self, tls: BufferedProtocol, stream: SecuredStream) -> None:
+    def __init__(self, tls: BufferedProtocol, stream: Endpoint) -> None:
         self._tls = tls
         self._stream = stream
         self._is_paused = self._is_stream_paused = False
-        # Assigned here because they are called for all bytes of the client.
+        # TLS's own methods, so that received bytes cause no additional call.
         self.get_buffer = tls.get_buffer  # type: ignore[method-assign]
         self.buffer_updated = tls.buffer_updated  # type: ignore[method-assign]
         self.eof_received = tls.eof_received  # type: ignore[method-assign]
@@ -144,66 +208,3 @@ class _Pauses(BufferedProtocol):
         if not self._is_paused:
             self._is_stream_paused = False
             self._stream.resume_writing()
-
-
-# The transports of one connection, with TLS or without.
-
-
-Endpoints = tuple[tuple[str, int], tuple[str, int]]
-"""The addresses of the other side and of the gateway's socket."""
-
-
-class Endpoint:
-    """The transports of a connection, which are set when it is connected.
-
-    Without TLS both are the same. `reported` are the endpoints that a load balancer has reported, or None.
-    """
-
-    __slots__ = ("_socket", "_transport", "reported")
-
-    _socket: Transport  # below TLS
-    _transport: Transport
-
-    def __init__(self) -> None:
-        self.reported: Endpoints | None = None
-
-    @property
-    def held_bytes(self) -> int:
-        """The bytes written to the connection that the kernel does not have yet."""
-        held = self._transport.get_write_buffer_size()
-        return held if self._socket is self._transport else held + self._socket.get_write_buffer_size()
-
-    @property
-    def peer(self) -> str:
-        """The IP address of the client, or of the server behind the gateway."""
-        if self.reported is not None:
-            return self.reported[0][0]
-        return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
-
-    @property
-    def endpoints(self) -> Endpoints:
-        """The addresses of both ends of a connection that is open."""
-        if self.reported is not None:
-            return self.reported
-        peer, own = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
-        return (peer[0], peer[1]), (own[0], own[1])
-
-    @property
-    def peer_certificate(self) -> bytes | None:
-        """The client's certificate in DER, or None if it has sent none."""
-        tls = self._transport.get_extra_info("ssl_object")
-        certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
-        return certificate
-
-    @property
-    def own_host(self) -> str:
-        """The IP address that the client has connected to."""
-        if self.reported is not None:
-            return self.reported[1][0]
-        return str(self._transport.get_extra_info("sockname")[0])
-
-    @property
-    def ssl_object(self) -> ssl.SSLObject | None:
-        """The TLS side of this connection, or None for plain text."""
-        found: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
-        return found

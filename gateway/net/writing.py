@@ -1,4 +1,6 @@
-"""Writing of responses to one client, in the order of its requests, until the kernel has them."""
+"""The requests and responses of one client's connection: reading and dispatch of requests, and writing of
+responses in the order of the requests.
+"""
 
 import time
 from asyncio import AbstractEventLoop, Future, Transport
@@ -17,8 +19,9 @@ from gateway.wire.framing import FrameBuffer
 class ResponseSlot:
     """The slot of one request in the order of responses.
 
-    `response_bytes` of the response are counted as unread (`gateway.net.limits.buffers`). `sent_bytes` of the
-    request are sent to the coordinator, 0 if the gateway refuses it.
+    `response_bytes` is the number of the response's bytes that are counted as unread
+    (`gateway.net.limits.buffers`). `sent_bytes` is the number of the request's bytes that go to the
+    coordinator: those from the client, plus metadata that the gateway adds, or 0 if it refuses the request.
     """
 
     __slots__ = (
@@ -35,13 +38,12 @@ class ResponseSlot:
 
     def __init__(self, request_bytes: int) -> None:
         self.request_bytes = self.sent_bytes = request_bytes
-        self.api_key = -1
+        self.api_key = -1  # until the header is decoded
         self.began_s = time.monotonic()
         self.quota: TokenBucket | None = None  # the quota that the request exceeds
-        # The response in one or several parts, None until it is ready. Without a part, no response is
-        # expected.
+        # The parts of the response, or None until it is ready. A request without a response has no parts.
         self.frame: tuple[bytes, ...] | None = None
-        self.waits_for: Future[Any] | None = None  # cancelled if the connection ends first
+        self.waits_for: Future[Any] | None = None  # what the response needs; cancelled if the connection ends
         self.has_capacity = False  # holds capacity of the coordinator's limiter
         self.response_bytes = 0
 
@@ -52,14 +54,17 @@ _SMALL_BYTES = 4096
 
 
 class ResponseWriter:
-    """The slots of the unanswered requests, in order. A slot is freed when the kernel has all of its
-    response.
-
-    With `is_due` a call of `flush` is scheduled.
-    """
+    """The slots of the unanswered requests, in order. A slot is freed when the kernel has its response."""
 
     __slots__ = (
-        "_being_sent", "_counts", "_life", "_write_buffers", "is_due", "slots", "taken_bytes", "transport",
+        "_counts",
+        "_life",
+        "_unsent_slots",
+        "_write_buffers",
+        "dispatched_bytes",
+        "is_flush_scheduled",
+        "slots",
+        "transport",
         "unsent",
     )  # fmt: skip
 
@@ -70,17 +75,17 @@ class ResponseWriter:
         self._counts = counts
         self._write_buffers = write_buffers
         self.slots: deque[ResponseSlot] = deque()
-        self.taken_bytes = 0  # the bytes of the requests that have slots
-        self._being_sent = 0
+        self.dispatched_bytes = 0  # the bytes of the requests that have slots
+        self._unsent_slots = 0
         """The number of slots, from the first on, whose responses are written but not yet in the kernel."""
-        self.is_due = False
-        # Done when the kernel has all responses. None if it already has them.
+        self.is_flush_scheduled = False
+        # Set while the kernel does not have all written bytes, and done when it has them.
         self.unsent: Future[None] | None = None
 
     def open_slot(self, request_bytes: int) -> ResponseSlot:
         """Append and return the slot of a request that is dispatched."""
         slot = ResponseSlot(request_bytes)
-        self.taken_bytes += request_bytes
+        self.dispatched_bytes += request_bytes
         self.slots.append(slot)
         return slot
 
@@ -97,21 +102,22 @@ class ResponseWriter:
         """Write the responses that are ready, up to the first that is not. Return True if the kernel has
         them.
         """
-        self.is_due = False
-        if self._being_sent or not self._may_write():
+        self.is_flush_scheduled = False
+        if self._unsent_slots or not self._may_write():
             return False
         parts: list[bytes] = []
         for slot in self.slots:
             if slot.frame is None:
                 break
             parts += slot.frame
-            self._being_sent += 1
+            self._unsent_slots += 1
         if len(parts) == 1:
             self._counts.sent_bytes += len(parts[0])
             self.transport.write(parts[0])
         elif parts:
             self._counts.sent_bytes += sum(map(len, parts))
             self.transport.writelines(parts)
+        # The write has set `unsent`, by `pause_writing`, if the kernel has not taken all bytes.
         if self.unsent is not None:
             return False
         self._free_sent()
@@ -119,11 +125,11 @@ class ResponseWriter:
 
     def write_part(self, slot: ResponseSlot, part: bytes) -> int:
         """Write a part of the first response. Return the number of bytes that the kernel does not have, for
-        `part_is_sent`.
+        `finish_part`.
         """
         if not self._may_write():
             return 0
-        assert self.slots[0] is slot
+        assert self.slots[0] is slot, "its turn has come"
         self._counts.sent_bytes += len(part)
         self.transport.write(part)
         if self.unsent is None:
@@ -131,11 +137,11 @@ class ResponseWriter:
         self._write_buffers.add(self._life.end, len(part))
         return len(part)
 
-    def part_is_sent(self, number: int) -> None:
+    def finish_part(self, number: int) -> None:
         """Stop counting the bytes of a part, because the kernel has them."""
         self._write_buffers.remove(self._life.end, number)
 
-    def resume(self) -> None:
+    def on_all_sent(self) -> None:
         """Free the slots of written responses, because the kernel has all written bytes."""
         if self.unsent is not None:
             self.unsent.set_result(None)
@@ -157,26 +163,23 @@ class ResponseWriter:
 
     def _free_sent(self) -> None:
         """Free the slots of the responses that were written, because the kernel has them."""
-        for _ in range(self._being_sent):
+        for _ in range(self._unsent_slots):
             slot = self.slots.popleft()
             if slot.response_bytes:
                 self._write_buffers.remove(self._life.end, slot.response_bytes)
-            self.taken_bytes -= slot.request_bytes
-        self._being_sent = 0
+            self.dispatched_bytes -= slot.request_bytes
+        self._unsent_slots = 0
 
 
 # Reading and dispatch of a client's requests, in order.
-
-
-# Reading of a client's bytes: the requests in them, and the reasons to pause.
 
 
 class PauseReason(Enum):
     """A reason not to read from a client."""
 
     FULL = "the connection has as many requests or bytes under way as it may have"
-    WAITING = "a request waits for capacity at the coordinator, or the connection for its beginning"
-    HELD = "all clients together have sent too much, or others have their turn"
+    WAITING = "a request waits for capacity at the coordinator, or the connection is not yet admitted"
+    HELD = "all clients together have sent too much, or this client skips a turn after a large read"
     MUTED = "the client is throttled: no more of its requests are dispatched"
 
     # An enum's own hash is a Python function, which is slow, and `reasons` is read for each request.
@@ -189,7 +192,7 @@ FULL, WAITING, HELD, MUTED = PauseReason
 class RequestReader:
     """The reader of one client's requests. While there are `reasons` to pause, the transport is paused.
 
-    `requests` wait to be dispatched, and have `bytes` bytes together. `buffer` has the bytes of an incomplete
+    `requests` wait to be dispatched, and `bytes` is their total size. `buffer` has the bytes of an incomplete
     request.
     """
 
@@ -215,20 +218,23 @@ class RequestReader:
         self.bytes -= len(request)
         return request
 
-    def set(self, reason: PauseReason, *, holds: bool) -> None:
-        """Add a reason to pause if it holds, else remove it."""
-        if holds is not (reason in self.reasons):
-            self._replace(self.reasons | {reason} if holds else self.reasons - {reason})
+    def set_paused(self, reason: PauseReason, *, paused: bool) -> None:
+        """Add or remove a reason to pause."""
+        is_paused_for_reason = reason in self.reasons
+        if paused is not is_paused_for_reason:
+            self._replace(self.reasons | {reason} if paused else self.reasons - {reason})
 
-    def forget_reasons(self) -> None:
+    def clear_pauses(self) -> None:
         """Remove all reasons to pause, and resume reading."""
         self._replace(frozenset())
 
     def _replace(self, reasons: frozenset[PauseReason]) -> None:
-        before, self.reasons = self.reasons, reasons
-        if bool(before) is bool(reasons) or self.transport.is_closing():
+        """Replace the reasons. Pause reading with the first reason, resume it without any."""
+        was_paused, is_paused = bool(self.reasons), bool(reasons)
+        self.reasons = reasons
+        if was_paused is is_paused or self.transport.is_closing():
             return
-        if reasons:
+        if is_paused:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -238,10 +244,10 @@ StartAtOnce = Callable[[bytes, ResponseSlot], bool]
 
 
 class DispatchPhase(Enum):
-    """The state of the connection's task concerning the next request."""
+    """The state of the task of the connection that calls `Dispatcher.take` for its next request."""
 
     AWAY = "it handles a request, or waits for the answers to earlier ones"
-    STARTING = "requests start at once; an answer meanwhile frees a slot, and starts no request"
+    STARTING = "`_start_all` starts requests, and `resume` does nothing"
     WAITING = "it waits for a request"
     GIVEN = "there is a request for it"
 
@@ -262,7 +268,7 @@ class Dispatcher:
     """
 
     __slots__ = (
-        "_bytes_max", "_given", "_life", "_loop", "_phase", "_reading", "_wanted", "_writing",
+        "_bytes_max", "_given_request", "_life", "_loop", "_phase", "_reading", "_wakeup", "_writing",
         "in_flight_max", "start_at_once",
     )  # fmt: skip
 
@@ -280,9 +286,9 @@ class Dispatcher:
         self._writing = writing
         self._loop = loop
         self._phase = _AWAY
-        self._given: tuple[bytes, ResponseSlot] | None = None
-        """The request of the phase GIVEN."""
-        self._wanted: Future[None] | None = None
+        self._given_request: tuple[bytes, ResponseSlot] | None = None
+        """The request that `take` returns next, set in the phase GIVEN."""
+        self._wakeup: Future[None] | None = None
         """The future on which the task waits for a request, or for earlier responses."""
         self.in_flight_max = 1
         self.start_at_once: StartAtOnce = _never
@@ -294,10 +300,10 @@ class Dispatcher:
     async def take(self) -> tuple[bytes, ResponseSlot]:
         """Wait for the next request that cannot start at once. Return it with the slot of its response."""
         self._start_all()
-        while (given := self._given) is None:
+        while (given_request := self._given_request) is None:
             await self._wait()
-        self._given, self._phase = None, _AWAY
-        return given
+        self._given_request, self._phase = None, _AWAY
+        return given_request
 
     async def wait_for_earlier(self, slot: ResponseSlot) -> None:
         """Wait until all requests before `slot` are answered."""
@@ -314,9 +320,10 @@ class Dispatcher:
         """Start requests or wake the task, because there may be a request or capacity for one."""
         if self._phase is _WAITING and self._reading.requests:
             self._start_all()
-        is_needed = self._phase is _AWAY or self._phase is _GIVEN
-        if is_needed and self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(None)
+        # In AWAY, the task may wait for the answers to earlier requests.
+        can_continue = self._phase is _AWAY or self._phase is _GIVEN
+        if can_continue and self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
     def end(self) -> None:
         """Start no more requests. This releases `start_at_once`, which refers to the connection."""
@@ -329,23 +336,27 @@ class Dispatcher:
             request = self._reading.next()
             slot = self._writing.open_slot(len(request))
             if not self.start_at_once(request, slot):
-                self._given, self._phase = (request, slot), _GIVEN
+                self._given_request, self._phase = (request, slot), _GIVEN
                 return
         self._phase = _WAITING
 
     def _may_dispatch(self) -> bool:
+        """Return True if a request waits, and the limits and the connection's state allow its dispatch."""
         slots = self._writing.slots
         if not self._reading.requests or len(slots) >= self.in_flight_max:
             return False
-        if self._writing.unsent is not None or MUTED in self._reading.reasons:
-            return False  # a client that does not read gets no more responses
+        is_unread = self._writing.unsent is not None  # a client that does not read gets no more responses
+        if is_unread or MUTED in self._reading.reasons:
+            return False
         if not self._life.state.reads:
             return False
-        return not slots or self._writing.taken_bytes < self._bytes_max
+        # One request may exceed the limit of bytes alone.
+        return not slots or self._writing.dispatched_bytes < self._bytes_max
 
     async def _wait(self) -> None:
-        self._wanted = self._loop.create_future()
-        await self._wanted
+        """Wait until `resume` wakes the task."""
+        self._wakeup = self._loop.create_future()
+        await self._wakeup
 
 
 class RequestOrdering(Enum):
@@ -355,6 +366,6 @@ class RequestOrdering(Enum):
     requests, and all later requests wait for it.
     """
 
-    COORDINATOR = "answered by the gateway, most by way of the coordinator"
+    COORDINATOR = "answered by the gateway, which asks the coordinator for most answers"
     BROKERS = "forwarded"
     EXCLUSIVE = "alone"

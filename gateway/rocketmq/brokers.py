@@ -20,7 +20,7 @@ from kafka_why.remoting.answers import BrokerData
 # The addresses of brokers: the real addresses, the gateway's ports, and the addresses that clients get.
 
 
-_STEP = 3
+_PORT_STEP = 3
 """The step between the ports of brokers. A client with sendMessageWithVIPChannel connects to the port 2
 below.
 """
@@ -40,7 +40,7 @@ class BrokerAddress:
 
 
 def broker_addresses(data: BrokerData) -> list[BrokerAddress]:
-    """Return the addresses of a broker's name in a route."""
+    """Return the brokers that a route has under one broker name: a master and its slaves."""
     return [BrokerAddress(data.broker_name, number, address) for number, address in data.broker_addrs.items()]
 
 
@@ -49,7 +49,7 @@ class AddressTemplate:
     """A template of the addresses that clients get.
 
     It is `HOST:PORT` with `{broker}` for the broker's name, `{id}` for its id, and `{port}` for the gateway's
-    port. A fixed address is that of the only broker.
+    port. Without these fields it is the address of a single broker.
     """
 
     text: str
@@ -59,7 +59,8 @@ class AddressTemplate:
         """Parse a template. Raises ValueError if it is not HOST:PORT."""
         template = cls(text.strip())
         try:
-            Address.parse(template._filled(BrokerAddress("a", 0, ""), 1))
+            example = BrokerAddress(name="a", id=0, address="")
+            Address.parse(template._fill_in(example, port=1))
         except ValueError as error:
             raise ValueError(
                 f"{text!r} is not HOST:PORT with {{port}}, {{broker}} or {{id}}: {error}"
@@ -74,21 +75,21 @@ class AddressTemplate:
         `ports` are the gateway's ports for all brokers, in the order in which the gateway found them. Raises
         ValueError if a broker has no address, or the address of an earlier broker.
         """
-        owners: dict[str, BrokerAddress] = {}
+        owners: dict[str, BrokerAddress] = {}  # the first broker with each address
         for broker, port in ports.items():
-            owners.setdefault(self._filled(broker, port), broker)
-        found = {}
+            owners.setdefault(self._fill_in(broker, port), broker)
+        addresses = {}
         for broker in brokers:
-            text = self._filled(broker, ports[broker])
+            text = self._fill_in(broker, ports[broker])
             if owners[text] != broker:
                 raise ValueError(
                     f"the brokers {owners[text]} and {broker} would both have the address {text}: "
                     "use {port}, or {broker} and {id}, in the advertised listeners"
                 )
-            found[broker] = Address.parse(text)
-        return found
+            addresses[broker] = Address.parse(text)
+        return addresses
 
-    def _filled(self, broker: BrokerAddress, port: int) -> str:
+    def _fill_in(self, broker: BrokerAddress, port: int) -> str:
         text = self.text.replace("{broker}", broker.name).replace("{id}", str(broker.id))
         return text.replace("{port}", str(port))
 
@@ -105,9 +106,9 @@ def parse_broker_port(text: str) -> tuple[str, int]:
 class BrokerPorts:
     """The gateway's port for each broker, by name and id.
 
-    The ports are stored in `file`, because a client uses an address for as long as its route has it. `pinned`
-    ports never change. New ports are `first_port`, and those above it in steps of 3. If `first_port` is 0,
-    the system chooses them.
+    The ports are stored in `file`, because clients keep using the addresses in their routes after a restart.
+    `pinned` ports never change. A new port is the first free one from `first_port` in steps of `_PORT_STEP`.
+    If `first_port` is 0, the system chooses new ports.
     """
 
     def __init__(self, first_port: int, file: Path | None = None, pinned: Mapping[str, int] | None = None):
@@ -129,11 +130,11 @@ class BrokerPorts:
         if not self._first_port:
             yield 0
         else:
-            last = min(self._first_port + _PORTS_MAX * _STEP, MAX_PORT)
-            taken = set(self._ports.values())
-            yield from (port for port in range(self._first_port, last, _STEP) if port not in taken)
+            end = min(self._first_port + _PORTS_MAX * _PORT_STEP, MAX_PORT)
+            assigned = set(self._ports.values())
+            yield from (port for port in range(self._first_port, end, _PORT_STEP) if port not in assigned)
 
-    def keep(self, broker: str, port: int) -> None:
+    def store(self, broker: str, port: int) -> None:
         """Store the port of a broker. Raises OSError."""
         if self._ports.get(broker) != port:
             self._ports[broker] = port
@@ -145,10 +146,11 @@ class BrokerPorts:
             self._write()
 
     def _write(self) -> None:
+        """Write the ports to the file, if one is configured. The file is never incomplete."""
         if self._file is not None:
-            written = self._file.with_name(f"{self._file.name}.new")
-            written.write_text(json.dumps(self._ports, indent=1, sort_keys=True))
-            written.replace(self._file)
+            new_file = self._file.with_name(f"{self._file.name}.new")
+            new_file.write_text(json.dumps(self._ports, indent=1, sort_keys=True))
+            new_file.replace(self._file)
 
 
 def _read(file: Path) -> dict[str, int]:
@@ -171,32 +173,34 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class _Entry:
+class _BrokerEntry:
+    """A broker in the table. `servers` is empty while the gateway refuses connections to the broker."""
+
     broker: BrokerAddress
     port: int
     servers: list[asyncio.Server]
-    seen_at_s: float
+    seen_at_s: float  # when a name server listed it last, by `time.monotonic`
 
 
 class BrokerTable:
     """The brokers with their ports.
 
-    `on_moved` is called with a broker and the address that it no longer has. `is_used` returns True if
-    clients are connected to a broker's port.
+    `on_address_left` is called with the former `BrokerAddress` of a broker that is no longer there. `is_used`
+    gets a broker's name and id, and returns True if clients are connected to its port.
     """
 
     def __init__(
         self,
         ports: BrokerPorts,
         listen: Listen,
-        on_moved: Callable[[BrokerAddress], None],
+        on_address_left: Callable[[BrokerAddress], None],
         is_used: Callable[[str], bool],
     ) -> None:
         self._ports = ports
         self._listen = listen
-        self._on_moved = on_moved
+        self._on_address_left = on_address_left
         self._is_used = is_used
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _BrokerEntry] = {}  # by the broker's name and id, NAME/ID
         self._opening = asyncio.Lock()
 
     def __len__(self) -> int:
@@ -211,7 +215,7 @@ class BrokerTable:
         return {entry.broker: entry.port for entry in self._entries.values()}
 
     def broker(self, name: str) -> BrokerAddress | None:
-        """Return the broker of this name and id, or None if it is gone."""
+        """Return the broker whose `str` is `name`, or None if it is gone."""
         entry = self._entries.get(name)
         return None if entry is None else entry.broker
 
@@ -220,52 +224,53 @@ class BrokerTable:
         """True if clients can connect to all ports, except those of brokers that refuse connections."""
         return all(server.is_serving() for entry in self._entries.values() for server in entry.servers)
 
-    async def ports_of(self, brokers: Iterable[BrokerAddress]) -> Mapping[BrokerAddress, int]:
+    async def open_ports(self, brokers: Iterable[BrokerAddress]) -> Mapping[BrokerAddress, int]:
         """Return the port of each broker, and open a new port for a broker that has none. Raises OSError."""
-        found: dict[BrokerAddress, int] = {}
-        for broker in sorted(brokers, key=lambda it: (it.name, it.id)):
+        ports: dict[BrokerAddress, int] = {}
+        for broker in sorted(brokers, key=lambda broker: (broker.name, broker.id)):
             entry = self._entries.get(str(broker))
             if entry is None:
                 async with self._opening:
                     entry = self._entries.get(str(broker)) or await self._open(broker)
             entry.seen_at_s = time.monotonic()
             if entry.broker.address != broker.address:
-                before, entry.broker = entry.broker, broker
+                former_broker, entry.broker = entry.broker, broker
                 log.info("a broker has another address", broker=str(broker), address=broker.address)
-                self._on_moved(before)
-            found[broker] = entry.port
-        return found
+                self._on_address_left(former_broker)
+            ports[broker] = entry.port
+        return ports
 
-    async def _open(self, broker: BrokerAddress) -> _Entry:
-        error = CannotListen(f"no port is left for broker {broker}")
+    async def _open(self, broker: BrokerAddress) -> _BrokerEntry:
+        """Open a port for a broker, the first of its candidates that is free. Raises OSError."""
+        last_error = CannotListen(f"no port is left for broker {broker}")
         for port in self._ports.candidates(str(broker)):
             try:
                 servers = await self._listen(str(broker), port)
-            except CannotListen as refused:
-                error = refused
+            except CannotListen as error:
+                last_error = error
                 continue
-            entry = _Entry(broker, port_of(servers[0]), servers, time.monotonic())
+            entry = _BrokerEntry(broker, port_of(servers[0]), servers, time.monotonic())
             self._entries[str(broker)] = entry
-            self._ports.keep(str(broker), entry.port)
+            self._ports.store(str(broker), entry.port)
             log.info("listening", broker=str(broker), address=broker.address, port=entry.port)
             return entry
-        raise error
+        raise last_error
 
     async def refresh(self, brokers: list[BrokerAddress]) -> None:
         """Update the table with all brokers of the cluster. Raises OSError.
 
         If `brokers` has a known broker's name, but not its address, the broker has ended, and its connections
-        are closed. If the name is gone, too, the name server may have restarted, and the broker registers
-        again.
+        are closed. If the name is gone, too, the connections are kept: the name server may have restarted,
+        and the broker then registers again.
         """
-        await self.ports_of(brokers)
-        addresses: dict[str, set[str]] = {}
+        await self.open_ports(brokers)
+        addresses_by_name: dict[str, set[str]] = {}
         for broker in brokers:
-            addresses.setdefault(broker.name, set()).add(broker.address)
+            addresses_by_name.setdefault(broker.name, set()).add(broker.address)
         for name, entry in list(self._entries.items()):
-            known = addresses.get(entry.broker.name)
-            if known is not None and entry.broker.address not in known:
-                self._on_moved(entry.broker)
+            addresses = addresses_by_name.get(entry.broker.name)
+            if addresses is not None and entry.broker.address not in addresses:
+                self._on_address_left(entry.broker)
             if time.monotonic() - entry.seen_at_s > UNSEEN_MAX_S and not self._is_used(name):
                 log.info("a broker is gone", broker=name, port=entry.port)
                 del self._entries[name]
@@ -282,7 +287,7 @@ class BrokerTable:
         return True
 
     async def listen_again(self, name: str) -> None:
-        """Accept connections to a broker at the same port, unless it is gone. Raises CannotListen."""
+        """Accept connections at a broker's port again, unless the broker is gone. Raises CannotListen."""
         entry = self._entries.get(name)
         if entry is not None and not entry.servers:
             entry.servers = await self._listen(name, entry.port)
@@ -293,6 +298,6 @@ class BrokerTable:
             _close(entry)
 
 
-def _close(entry: _Entry) -> None:
+def _close(entry: _BrokerEntry) -> None:
     for server in entry.servers:
         server.close()

@@ -9,7 +9,7 @@ from struct import Struct as Layout
 from kafka_why.remoting.frames import Header, decode_header, header_length
 from kafka_why.remoting.strict_json import MalformedFrame
 
-_BEGIN = Layout(">ii")
+_PREFIX = Layout(">ii")  # the length of the rest of the frame; the header's serialization and length
 _LENGTH_BYTES = 4
 
 
@@ -23,50 +23,65 @@ class FrameHandling(Enum):
 
 FORWARD, HOLD, DROP = FrameHandling
 
-Decide = Callable[[Header, int], FrameHandling]
+DecideFrame = Callable[[Header, int], FrameHandling]
 """Decides about a frame from its header and the bytes of the whole frame. May raise MalformedFrame."""
 
-Take = Callable[[Header, bytes, int], None]
-"""Gets a held frame: its header, the whole frame, and the position of its body."""
+HandleFrame = Callable[[Header, bytes, int], None]
+"""Handles a held frame: its header, the whole frame, and the position of its body."""
 
 
 class FrameRelay:
-    """The relay of one direction. `write` gets the bytes that pass, and `take` the held frames.
+    """The relay of one direction. `write` gets the bytes that pass, and `handle` the held frames.
 
-    With `is_trusted` a frame whose header cannot be read passes. Otherwise it is malformed.
+    With `is_trusted` a frame whose header cannot be read passes. Otherwise it causes a MalformedFrame.
     """
 
     __slots__ = (
-        "_body_at", "_decide", "_handling", "_header", "_held", "_inserted", "_is_trusted", "_left",
-        "_max_bytes", "_take", "_unread", "_write", "held_bytes", "is_suspended",
+        "_body_at",
+        "_decide",
+        "_handle",
+        "_handling",
+        "_header",
+        "_held",
+        "_inserted",
+        "_is_trusted",
+        "_max_bytes",
+        "_missing_bytes",
+        "_unread",
+        "_write",
+        "held_bytes",
+        "is_suspended",
     )  # fmt: skip
 
     def __init__(
         self,
         frame_max_bytes: int,
-        decide: Decide,
-        take: Take,
+        decide: DecideFrame,
+        handle: HandleFrame,
         write: Callable[[bytes], None],
         *,
         is_trusted: bool = False,
     ) -> None:
         self._max_bytes = frame_max_bytes
         self._decide = decide
-        self._take = take
+        self._handle = handle
         self._write = write
         self._is_trusted = is_trusted
         self._unread = b""
-        self._left = 0
+        """The beginning of a frame whose header is incomplete, or all that arrived while suspended."""
+        self._missing_bytes = 0
         """The number of bytes of the current frame that have not arrived."""
-        self._handling = FORWARD
+        self._handling = FORWARD  # of the current frame
+        # The header, the position of the body, and the parts of the current frame if it is held.
         self._header: Header | None = None
         self._body_at = 0
         self._held: list[bytes] = []
         self.held_bytes = 0
         """The number of bytes of the incomplete held frame."""
         self._inserted: list[bytes] = []
+        """The gateway's own frames that wait for the end of a passing frame."""
         self.is_suspended = False
-        """While True, no further frame begins, and bytes that arrive are buffered. `take` may set it."""
+        """While True, no further frame begins, and bytes that arrive are buffered. `handle` may set it."""
 
     @property
     def is_incomplete(self) -> bool:
@@ -85,7 +100,7 @@ class FrameRelay:
 
     def insert(self, frame: bytes) -> None:
         """Write a frame of the gateway's own in this direction, between two frames that pass."""
-        if self._left and self._handling is FORWARD:
+        if self._missing_bytes and self._handling is FORWARD:
             self._inserted.append(frame)
         else:
             self._write(frame)
@@ -100,40 +115,40 @@ class FrameRelay:
         if self._unread:
             data = self._unread + data
             self._unread = b""
-        at = since = 0  # the bytes from `since` to `at` pass, and are not written yet
+        at = unwritten_at = 0  # the bytes from `unwritten_at` to `at` pass, and are not written yet
         end = len(data)
         while at < end and not self.is_suspended:
-            if not self._left and not self._begin(data, at):
+            if not self._missing_bytes and not self._begin(data, at):
                 break
-            step = min(self._left, end - at)
-            self._left -= step
+            arrived_bytes = min(self._missing_bytes, end - at)
+            self._missing_bytes -= arrived_bytes
             if self._handling is FORWARD:
-                at += step
-                if self._inserted and not self._left:
-                    self._write(data[since:at])
-                    since = at
+                at += arrived_bytes
+                if self._inserted and not self._missing_bytes:
+                    self._write(data[unwritten_at:at])
+                    unwritten_at = at
                     self._write_inserted()
             else:
-                if since < at:
-                    self._write(data[since:at])
-                at = since = at + step
+                if unwritten_at < at:
+                    self._write(data[unwritten_at:at])
+                at = unwritten_at = at + arrived_bytes
                 if self._handling is HOLD:
-                    self._hold(data[at - step : at])
-        if since < at:
-            self._write(data[since:at])
+                    self._hold(data[at - arrived_bytes : at])
+        if unwritten_at < at:
+            self._write(data[unwritten_at:at])
         self._unread = data[at:]
 
     def _begin(self, data: bytes, at: int) -> bool:
         """Begin the frame at this position. Return False if its header is incomplete."""
-        if len(data) - at < _BEGIN.size:
+        if len(data) - at < _PREFIX.size:
             return False
-        length, word = _BEGIN.unpack_from(data, at)
-        begin = at + _BEGIN.size
-        end = begin + header_length(length, word, self._max_bytes)
-        if len(data) < end:
+        length, header_word = _PREFIX.unpack_from(data, at)
+        header_at = at + _PREFIX.size
+        body_at = header_at + header_length(length, header_word, self._max_bytes)
+        if len(data) < body_at:
             return False
         try:
-            header = decode_header(word, data[begin:end])
+            header = decode_header(header_word, data[header_at:body_at])
         except MalformedFrame:
             if not self._is_trusted:
                 raise
@@ -141,18 +156,19 @@ class FrameRelay:
         else:
             self._handling = self._decide(header, _LENGTH_BYTES + length)
             if self._handling is HOLD:
-                self._header, self._body_at = header, end - at
-        self._left = _LENGTH_BYTES + length
+                self._header, self._body_at = header, body_at - at
+        self._missing_bytes = _LENGTH_BYTES + length
         return True
 
     def _hold(self, part: bytes) -> None:
+        """Buffer a part of a held frame. Handle the frame when it is complete."""
         self._held.append(part)
         self.held_bytes += len(part)
-        if not self._left:
+        if not self._missing_bytes:
             frame, header = b"".join(self._held), self._header
             self._held, self.held_bytes, self._header = [], 0, None
-            assert header is not None
-            self._take(header, frame, self._body_at)
+            assert header is not None, "`_begin` has set it"
+            self._handle(header, frame, self._body_at)
 
     def _write_inserted(self) -> None:
         inserted, self._inserted = self._inserted, []

@@ -10,6 +10,7 @@ and the coordinator keeps a lock for 60 s after the request. So an answer from a
 """
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafka_why.contract.rocketmq.requests import MessageQueue
@@ -25,28 +26,26 @@ class LockHolder(NamedTuple):
     client_id: str
 
 
+@dataclass(slots=True, eq=False)
 class PendingLock:
     """A lock request that the coordinator has not answered. `queues` are the requested queues that the client
     has not unlocked since.
     """
 
-    __slots__ = ("asked_at_s", "holder", "queues")
-
-    def __init__(self, holder: LockHolder, queues: Iterable[MessageQueue], asked_at_s: float) -> None:
-        self.holder = holder
-        self.queues = dict.fromkeys(queues)
-        self.asked_at_s = asked_at_s
+    holder: LockHolder
+    queues: dict[MessageQueue, None]
+    requested_at_s: float
 
 
+@dataclass(slots=True)
 class QueueGrants:
     """The locks granted to one connection, each with the time of its request. Times are in seconds of one
     clock.
     """
 
-    def __init__(self) -> None:
-        self._asked_at_s: dict[tuple[LockHolder, MessageQueue], float] = {}
-        """The time of the request for each granted lock, in the order of the grants."""
-        self._pending: dict[PendingLock, None] = {}
+    _requested_at_s: dict[tuple[LockHolder, MessageQueue], float] = field(default_factory=dict)
+    """The time of the request for each granted lock, in the order of the grants."""
+    _pending: dict[PendingLock, None] = field(default_factory=dict)
 
     @property
     def pending(self) -> int:
@@ -57,16 +56,17 @@ class QueueGrants:
         self, holder: LockHolder, queues: Iterable[MessageQueue], now_s: float
     ) -> tuple[MessageQueue, ...]:
         """Return those of the queues whose grants are still valid."""
-        valid_from_s = now_s - GRANT_VALID_S
+        valid_since_s = now_s - GRANT_VALID_S
+        # A queue without a grant counts as just expired.
         return tuple(
             queue
             for queue in dict.fromkeys(queues)
-            if self._asked_at_s.get((holder, queue), valid_from_s) > valid_from_s
+            if self._requested_at_s.get((holder, queue), valid_since_s) > valid_since_s
         )
 
-    def ask(self, holder: LockHolder, queues: Iterable[MessageQueue], now_s: float) -> PendingLock:
+    def start_request(self, holder: LockHolder, queues: Iterable[MessageQueue], now_s: float) -> PendingLock:
         """Record a lock request that is sent to the coordinator now. Pass its answer to `settle`."""
-        lock = PendingLock(holder, queues, now_s)
+        lock = PendingLock(holder, dict.fromkeys(queues), now_s)
         self._pending[lock] = None
         return lock
 
@@ -78,27 +78,29 @@ class QueueGrants:
         self._pending.pop(lock, None)
         if locked is None:
             return
-        held = frozenset(locked)
+        locked_queues = frozenset(locked)
         for queue in lock.queues:
-            granted_for_s = self._asked_at_s.pop((lock.holder, queue), lock.asked_at_s)
-            if queue in held:
-                self._asked_at_s[lock.holder, queue] = max(granted_for_s, lock.asked_at_s)
-        self._expire(lock.asked_at_s - GRANT_VALID_S)
+            # A grant that is renewed moves to the end, because `_expire` relies on the order.
+            earlier_requested_at_s = self._requested_at_s.pop((lock.holder, queue), lock.requested_at_s)
+            if queue in locked_queues:
+                self._requested_at_s[lock.holder, queue] = max(earlier_requested_at_s, lock.requested_at_s)
+        self._expire(lock.requested_at_s - GRANT_VALID_S)
 
     def release(self, holder: LockHolder, queues: Collection[MessageQueue]) -> None:
         """Forget the grants of these queues, because the client unlocks them. Answers to earlier lock
         requests no longer grant these queues.
         """
         for queue in queues:
-            self._asked_at_s.pop((holder, queue), None)
+            self._requested_at_s.pop((holder, queue), None)
         for lock in self._pending:
             if lock.holder == holder:
                 for queue in queues:
                     lock.queues.pop(queue, None)
 
     def _expire(self, until_s: float) -> None:
-        while self._asked_at_s:
-            oldest = next(iter(self._asked_at_s))
-            if self._asked_at_s[oldest] > until_s:
+        """Forget the grants that were requested up to this time."""
+        while self._requested_at_s:
+            oldest = next(iter(self._requested_at_s))
+            if self._requested_at_s[oldest] > until_s:
                 break
-            del self._asked_at_s[oldest]
+            del self._requested_at_s[oldest]

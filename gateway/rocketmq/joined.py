@@ -1,16 +1,14 @@
 """A client's connection joined with a connection to the server behind the gateway: two streams, and a relay
-for each direction.
+for each direction, which passes most frames on and holds those that the gateway handles itself.
 """
 
 import asyncio
 import socket as sockets
-from asyncio import BaseTransport, Future, Transport
+from asyncio import Future, Transport
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import cast
 
 from gateway.limits import MIB, Limits
-from gateway.metrics.numbers import DurationHistogram
 from gateway.net.lifecycle import ClientGone, Deadline, SlowReader, Timers
 from gateway.net.limits.buffers import LARGE_READ_BYTES, SMALL_BYTES, ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.tls_entry import Endpoint
@@ -27,7 +25,7 @@ OWN_RESPONSES_MAX_BYTES = 16 * MIB
 """A client is disconnected if it leaves more bytes of the gateway's own frames unread."""
 
 # A peer that has vanished is noticed after 30 s.
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+_KEEP_ALIVE_OPTIONS = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 # The time in which a side has to read the remaining bytes after the other side has ended.
 _FLUSH_S = 5.0
 
@@ -57,8 +55,10 @@ class JoinedParts:
         task.add_done_callback(self.background.discard)
 
 
-class JoinedStream(Endpoint, asyncio.Protocol):
-    """One of the two streams of a connection. While `pauses` has reasons, nothing is read from the stream."""
+class JoinedStream(Endpoint):
+    """One of the two streams of a connection. While `pauses` has reasons, nothing is read from the stream.
+    `is_full` is True while its transport accepts no more bytes, because the other end does not read.
+    """
 
     __slots__ = ("_joined", "is_connected", "is_full", "pauses", "relay")
 
@@ -71,16 +71,11 @@ class JoinedStream(Endpoint, asyncio.Protocol):
         self.pauses: set[str] = set()
         self.is_connected = self.is_full = False
 
-    def connection_made(self, transport: BaseTransport) -> None:
-        """Begin a connection without TLS."""
-        self.connected(cast(Transport, transport), cast(Transport, transport))
-
     def connected(self, transport: Transport, socket: Transport) -> None:
-        """Begin the connection. `socket` is the transport below TLS."""
-        self._transport, self._socket = transport, socket
+        super().connected(transport, socket)
         self.is_connected = True
         socket.set_write_buffer_limits(high=WINDOW_BYTES)
-        _keep_alive(socket.get_extra_info("socket"))
+        _set_keep_alive(socket.get_extra_info("socket"))
         if self.pauses:
             transport.pause_reading()
             # uvloop starts to read after `connection_made`, although reading was paused there.
@@ -88,6 +83,7 @@ class JoinedStream(Endpoint, asyncio.Protocol):
         self._joined.stream_connected(self)
 
     def _pause_again(self) -> None:
+        """Pause reading if there still is a reason."""
         if self.pauses and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -113,12 +109,20 @@ class JoinedStream(Endpoint, asyncio.Protocol):
         """Write to this side."""
         self._transport.write(data)
 
-    def pause(self, reason: str, *, holds: bool) -> None:
-        """Add the reason to pause reading if it holds, else remove it."""
-        before = bool(self.pauses)
-        (self.pauses.add if holds else self.pauses.discard)(reason)
-        if self.is_connected and before != bool(self.pauses) and not self._transport.is_closing():
-            (self._transport.pause_reading if holds else self._transport.resume_reading)()
+    def set_paused(self, reason: str, *, paused: bool) -> None:
+        """Add or remove a reason to pause reading. Reading continues when there is no reason left."""
+        was_paused = bool(self.pauses)
+        if paused:
+            self.pauses.add(reason)
+        else:
+            self.pauses.discard(reason)
+        has_changed = was_paused != bool(self.pauses)
+        if not self.is_connected or not has_changed or self._transport.is_closing():
+            return
+        if paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def close(self) -> None:
         """Write the remaining bytes, for a short time, and close."""
@@ -132,25 +136,30 @@ class JoinedStream(Endpoint, asyncio.Protocol):
             self._transport.abort()
 
 
-def _keep_alive(socket: sockets.socket) -> None:
+def _set_keep_alive(socket: sockets.socket) -> None:
     socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE.items():
+    for name, value in _KEEP_ALIVE_OPTIONS.items():
         if hasattr(sockets, name):  # not on every system
             socket.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
 
 
+# Reasons to pause reading: the server is not connected yet, the limit on receive buffers is exceeded, the
+# other side does not read, the client is overloaded.
 _JOINING, _HELD, _FULL, _BUSY = "joining", "held", "full", "busy"
 
 
 class JoinedConnection:
     """A client's connection, and the connection to the server behind the gateway. If either ends, both end.
 
-    `accept` is called when the client is connected. It leads to a call of `join`, or ends the connection.
-    `ended` has the reason of the end.
+    `accept` is called when the client is connected. It ends the connection, or arranges that `join` is
+    called. `ended` has the reason of the end.
+
+    A frame is *held* if a `decide` method returns `FrameHandling.HOLD`. It is not written to the other side,
+    and the `handle` method gets it when it is complete.
     """
 
     role = ""
-    """The part of the gateway, for metrics."""
+    """The kind of server that the gateway stands in for, for metrics and logs."""
 
     def __init__(self, parts: JoinedParts, accept: Callable[["JoinedConnection"], None]) -> None:
         self.parts = parts
@@ -159,42 +168,42 @@ class JoinedConnection:
         self.ended: Future[Exception] = loop.create_future()
         self.is_draining = False
         self._timers = Timers(parts.limits, loop)
-        self._unread_bytes = 0
+        self._unread_bytes = 0  # those that `write_buffers` counts
         self.client = JoinedStream(self)
         self.upstream = JoinedStream(self)
         frame_max_bytes = parts.limits.frame_bytes
         self.client.relay = FrameRelay(
-            frame_max_bytes, self.decide_request, self.take_request, self.upstream.write
+            frame_max_bytes, self.decide_request, self.handle_request, self.upstream.write
         )
         self.upstream.relay = FrameRelay(
-            frame_max_bytes, self.decide_answer, self.take_answer, self.client.write, is_trusted=True
+            frame_max_bytes, self.decide_answer, self.handle_answer, self.client.write, is_trusted=True
         )
         self.client.relay.is_suspended = True
-        self.client.pause(_JOINING, holds=True)
+        self.client.set_paused(_JOINING, paused=True)
 
     # For subclasses.
 
     def decide_request(self, header: Header, frame_bytes: int) -> FrameHandling:
-        """Decide about a frame of the client. Raises MalformedFrame."""
+        """Return the handling of a frame of the client. Raises MalformedFrame."""
         raise NotImplementedError
 
-    def take_request(self, header: Header, frame: bytes, body_at: int) -> None:
-        """Take a held frame of the client."""
+    def handle_request(self, header: Header, frame: bytes, body_at: int) -> None:
+        """Handle a frame of the client that `decide_request` has held."""
         raise NotImplementedError
 
     def decide_answer(self, header: Header, frame_bytes: int) -> FrameHandling:
-        """Decide about a frame of the server."""
+        """Return the handling of a frame of the server."""
         raise NotImplementedError
 
-    def take_answer(self, header: Header, frame: bytes, body_at: int) -> None:
-        """Take a held frame of the server."""
+    def handle_answer(self, header: Header, frame: bytes, body_at: int) -> None:
+        """Handle a frame of the server that `decide_answer` has held."""
         raise NotImplementedError
 
-    def joined(self) -> None:
+    def on_joined(self) -> None:
         """Prepare for the first frame, when both sides are connected."""
 
-    def note_end(self, why: Exception) -> None:
-        """Note the end of a connection that was joined."""
+    def on_end(self, why: Exception) -> None:
+        """Release the subclass's resources at the end of the connection."""
 
     # The life of a connection.
 
@@ -210,18 +219,18 @@ class JoinedConnection:
         if self.ended.done():
             self.upstream.abort()
             return
-        self.joined()
+        self.on_joined()
         self._timers.watch_silence(self)
-        self.client.pause(_JOINING, holds=False)
+        self.client.set_paused(_JOINING, paused=False)
         self.resume()
 
     def stream_connected(self, stream: JoinedStream) -> None:
-        """Call `accept` when the client has connected."""
+        """Call `accept` if the client has connected."""
         if stream is self.client:
             self._accept(self)
 
     def received(self, stream: JoinedStream, data: bytes) -> None:
-        """Relay what a stream has received."""
+        """Relay received bytes. Those of the client count towards the limit on receive buffers."""
         if self.ended.done():
             return
         self._timers.heard_at_s = self._loop.time()
@@ -235,19 +244,25 @@ class JoinedConnection:
             return
         self.parts.counts.received_bytes += len(data)
         if len(data) >= LARGE_READ_BYTES:
-            self.parts.receive_buffers.skip_turn(self)
-        self.count_held()
+            self.parts.receive_buffers.pause_one_turn(self)
+        self.count_unanswered()
 
     def writing_changed(self, stream: JoinedStream) -> None:
-        """Stop reading from the side whose bytes `stream` cannot write, or continue."""
+        """Pause or resume reading from the other side, because `stream.is_full` has changed."""
         if self.ended.done():
             return
         if stream is self.upstream:
-            self.client.pause(_FULL, holds=stream.is_full)
-            return
-        self.upstream.pause(_FULL, holds=stream.is_full)
-        if stream.is_full:
-            self._unread_bytes = stream.held_bytes
+            self.client.set_paused(_FULL, paused=stream.is_full)
+        else:
+            self.upstream.set_paused(_FULL, paused=stream.is_full)
+            self._limit_unread()
+
+    def _limit_unread(self) -> None:
+        """While the client does not read, disconnect it after a deadline, or earlier if all clients together
+        exceed the limit on write buffers.
+        """
+        if self.client.is_full:
+            self._unread_bytes = self.client.held_bytes
             self._timers.watch_writing(self)
             self.parts.write_buffers.add(self.end, self._unread_bytes)
         else:
@@ -272,7 +287,7 @@ class JoinedConnection:
         self.parts.write_buffers.forget(self.end)
         self.client.close()
         self.upstream.close()
-        self.note_end(why)
+        self.on_end(why)
 
     def abort(self) -> None:
         """Close both sides at once."""
@@ -280,7 +295,7 @@ class JoinedConnection:
         self.upstream.abort()
 
     def drain(self) -> None:
-        """Note that the gateway is about to end."""
+        """Let the subclass refuse further requests, because the gateway is about to end."""
         self.is_draining = True
 
     # Requests that the gateway answers.
@@ -291,32 +306,31 @@ class JoinedConnection:
         return False
 
     @property
-    def owes_much(self) -> bool:
-        """True if the gateway takes no more requests for now."""
+    def is_overloaded(self) -> bool:
+        """True if the client must wait with further requests."""
         return self.client.is_full
 
     def suspend_if_busy(self) -> None:
-        """Take no more frames of the client while the gateway owes it too much, or the client does not
-        read.
-        """
-        if self.owes_much:
+        """Read no further frame of the client while the connection is overloaded."""
+        if self.is_overloaded:
             self.client.relay.is_suspended = True
-            self.client.pause(_BUSY, holds=True)
+            self.client.set_paused(_BUSY, paused=True)
 
     def resume(self) -> None:
-        """Take frames of the client again, if they were suspended and the gateway no longer owes too much."""
-        if not self.client.relay.is_suspended or self.owes_much or self.ended.done():
+        """Read the client's frames again, if they are suspended and the overload is over."""
+        if not self.client.relay.is_suspended or self.is_overloaded or self.ended.done():
             return
-        if not self.upstream.is_connected or _JOINING in self.client.pauses:
+        is_joined = self.upstream.is_connected and _JOINING not in self.client.pauses
+        if not is_joined:
             return
         try:
             self.client.relay.resume()
         except MalformedFrame as error:
             self.end(error)
             return
-        if not self.client.relay.is_suspended:
-            self.client.pause(_BUSY, holds=False)
-        self.count_held()
+        if not self.client.relay.is_suspended:  # the frames read now have not overloaded it again
+            self.client.set_paused(_BUSY, paused=False)
+        self.count_unanswered()
 
     def refuse(self, header: Header, code: int, remark: str) -> FrameHandling:
         """Answer a request with an error, and drop it."""
@@ -337,12 +351,7 @@ class JoinedConnection:
         if unread_bytes > OWN_RESPONSES_MAX_BYTES:
             self.end(SlowReader(f"it had not read {unread_bytes} bytes"))
 
-    def count_answered(self, code: int, began_s: float) -> None:
-        """Count a request that the gateway has answered."""
-        durations: DurationHistogram = self.parts.counts.answered[counted_code(code)]
-        durations.add(self._loop.time() - began_s)
-
-    # For the limits of all clients: see `EnteringClient`, `CountedClient` and `Watched`.
+    # For the limits of all clients: see `ServedClient`.
 
     @property
     def peer(self) -> str:
@@ -360,24 +369,25 @@ class JoinedConnection:
         return self.client.relay.is_incomplete
 
     @property
-    def owed_bytes(self) -> int:
+    def unanswered_bytes(self) -> int:
         """The bytes of the requests that the gateway has not answered."""
         return 0
 
-    def count_held(self) -> None:
+    def count_unanswered(self) -> None:
         """Count the bytes of the client's requests that the gateway buffers or has not answered."""
         if self.ended.done():
             return
-        number = self.client.relay.buffered_bytes + self.owed_bytes
-        if number > SMALL_BYTES or self._is_counted:
-            self._is_counted = self.parts.receive_buffers.count(self, number)
+        counted_bytes = self.client.relay.buffered_bytes + self.unanswered_bytes
+        if counted_bytes > SMALL_BYTES or self._is_counted:
+            self._is_counted = self.parts.receive_buffers.count(self, counted_bytes)
 
     _is_counted = False
+    """True if `receive_buffers` counts the client."""
 
-    def pause(self, *, paused: bool) -> None:
+    def set_waiting(self, *, waiting: bool) -> None:
         """Do nothing, because nothing is read from a client before it is joined."""
 
-    def hold(self, *, held: bool) -> None:
-        """Stop reading from the client because of the limit on receive buffers, or continue."""
+    def set_held(self, *, held: bool) -> None:
+        """Stop reading from the client if `held` back by the limit on receive buffers, else resume."""
         if not self.ended.done():
-            self.client.pause(_HELD, holds=held)
+            self.client.set_paused(_HELD, paused=held)

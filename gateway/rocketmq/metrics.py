@@ -1,45 +1,41 @@
 """The numbers of a gateway for RocketMQ's clients."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
 
-from gateway.metrics.numbers import REASONS, DurationHistogram, Family, Numbers, Values
+import msgspec
+
+from gateway.metrics.numbers import REASONS, CommonCounts, Family, Numbers, histograms_of
 from kafka_why.contract.rocketmq.requests import MessageQueue
-from kafka_why.remoting.codes import RequestCode
 
 ROCKETMQ_PREFIX = "group_coordinator_rocketmq_gateway"
 """The prefix of all names of metrics."""
 UNKNOWN = -1
 """The code under which all unknown request codes are counted, because clients choose them."""
 
-_NAMES: Mapping[int, str] = {code.value: code.name for code in RequestCode} | {UNKNOWN: "unknown"}
+REQUEST_CODES = msgspec.json.decode(
+    (files(__package__) / "request_codes.json").read_bytes(), type=dict[str, int]
+)
+"""All codes of RocketMQ's requests, by their names. Source: RequestCode.java of 5.5.0."""
+_NAMES: Mapping[int, str] = {code: name for name, code in REQUEST_CODES.items()} | {UNKNOWN: "unknown"}
 
 
-class RocketmqCounts:
-    """Counts since the start."""
+@dataclass(eq=False)
+class RocketmqCounts(CommonCounts):
+    """Counts of the gateway for RocketMQ's clients."""
 
-    def __init__(self) -> None:
-        self.accepted = 0
-        self.refused: Counter[str] = Counter()  # connections by reason, one of REASONS
-        self.closed: Counter[str] = Counter()  # connections by reason
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        self.passed: Counter[int] = Counter()  # requests by code
-        self.refused_requests: Counter[int] = Counter()  # by code
-        # By the codes of the request and of the response.
-        self.responses: Counter[tuple[int, int]] = Counter()
-        # Durations of requests that the gateway answers.
-        self.answered: defaultdict[int, DurationHistogram] = defaultdict(DurationHistogram)
-        # Durations of the coordinator's responses by the name of the request.
-        self.records: defaultdict[str, DurationHistogram] = defaultdict(DurationHistogram)
-        self.notifications = 0
-        self.swallowed = 0  # brokers' notifications that clients do not get
-        self.upstream_connects: Counter[str] = Counter()
-        self.held = 0
-        self.held_s = 0.0
-        self.lags: Mapping[tuple[str, MessageQueue], int] = {}
-        """By group and queue, as last polled."""
-        self.lag_groups_left_out = 0
+    passed: Counter[int] = field(default_factory=Counter)  # requests by code
+    refused_requests: Counter[int] = field(default_factory=Counter)  # by code
+    # By the codes of the request and of the response.
+    responses: Counter[tuple[int, int]] = field(default_factory=Counter)
+    notifications: int = 0
+    swallowed: int = 0  # brokers' notifications that clients do not get
+    upstream_connects: Counter[str] = field(default_factory=Counter)
+    lags: Mapping[tuple[str, MessageQueue], int] = field(default_factory=dict)
+    """By group and queue, as last polled."""
+    lag_groups_left_out: int = 0
 
 
 ROCKETMQ_FAMILIES: Mapping[str, Family] = {
@@ -90,15 +86,15 @@ def rocketmq_numbers(counts: RocketmqCounts) -> Numbers:
         "requests_passed": {(_NAMES[code],): [n] for code, n in counts.passed.items()},
         "requests_refused": {(_NAMES[code],): [n] for code, n in counts.refused_requests.items()},
         "responses": {(_NAMES[code], str(answer)): [n] for (code, answer), n in counts.responses.items()},
-        "request_duration_seconds": _histograms((_NAMES[code], d) for code, d in counts.answered.items()),
-        "coordinator_duration_seconds": _histograms(counts.records.items()),
+        "request_duration_seconds": histograms_of((_NAMES[code], d) for code, d in counts.answered.items()),
+        "coordinator_duration_seconds": histograms_of(counts.coordinator.items()),
         "notifications": {(): [counts.notifications]},
         "notifications_swallowed": {(): [counts.swallowed]},
         "upstream_connects": {(outcome,): [n] for outcome, n in counts.upstream_connects.items()},
         "received_bytes": {(): [counts.received_bytes]},
         "sent_bytes": {(): [counts.sent_bytes]},
-        "loop_held": {(): [counts.held]},
-        "loop_held_seconds": {(): [counts.held_s]},
+        "loop_held": {(): [counts.long_steps]},
+        "loop_held_seconds": {(): [counts.long_steps_s]},
         "consumer_lag_messages": {
             (group_id, queue.topic, queue.broker_name, str(queue.queue_id)): [lag]
             for (group_id, queue), lag in counts.lags.items()
@@ -110,7 +106,3 @@ def rocketmq_numbers(counts: RocketmqCounts) -> Numbers:
 def counted_code(code: int) -> int:
     """Return the code under which a request is counted."""
     return code if code in _NAMES else UNKNOWN
-
-
-def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
-    return {(name,): [*duration.buckets, duration.sum_s] for name, duration in durations}

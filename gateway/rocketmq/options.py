@@ -22,7 +22,7 @@ LAG_QUEUES = 1_000
 
 def rocketmq_limits(settings: Mapping[str, str] = MappingProxyType({})) -> Limits:
     """Return RocketMQ's defaults, changed by `settings`, which have names of ROCKETMQ_SETTINGS. Raises
-    LimitError.
+    ValueError.
     """
     defaults = Limits(frame_bytes=FRAME_MAX_BYTES, idle_timeout_s=120.0, unanswered_bytes=256 * MIB)
     return defaults.with_settings(settings, ROCKETMQ_SETTINGS)
@@ -48,7 +48,7 @@ ROCKETMQ_SETTINGS: Mapping[str, LimitSetting] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocketmqSettings:
-    """The options of a gateway that do not depend on its clusters, its addresses and its files.
+    """The options of a gateway that are independent of its clusters, listeners and files.
 
     With `has_vip_ports` the gateway also listens on the port that is 2 lower than a broker's, for clients
     with sendMessageWithVIPChannel. Load balancers in `proxies` begin each connection with a header of the
@@ -56,10 +56,10 @@ class RocketmqSettings:
     """
 
     advertised_host: str | None = None  # in routes; None: the address that the client connected to
-    advertised: AddressTemplate | None = None  # gives the whole addresses of brokers instead
+    advertised: AddressTemplate | None = None  # of each broker's host and port; excludes `advertised_host`
     has_vip_ports: bool = False
-    reply_partition: int | None = None
-    proxy_line: bool = True  # brokers see the clients' addresses
+    reply_partition: int | None = None  # of the responses topic; None: a random partition
+    proxy_line: bool = True  # the gateway sends brokers a PROXY header with the client's address
     lag_queues: int = LAG_QUEUES  # the most queues whose lags are in the metrics
     proxies: tuple[Network, ...] = ()
     limits: Limits = field(default_factory=rocketmq_limits)
@@ -69,8 +69,8 @@ class RocketmqSettings:
 class RocketmqOptions(RocketmqSettings):
     """The options of a gateway, which is a name server at `listen`, and has a port for each broker address.
 
-    The port of a broker is that in `broker_ports`, by the broker's name and id, else that in the file
-    `ports`, else a free port above that of `listen`.
+    `broker_ports` has ports by the broker's name and id. Other brokers get their port from the file `ports`,
+    or if it has none, a free port above the port of `listen`.
 
     Clients may do without TLS if the gateway has a certificate and `is_tls_permissive`.
     """

@@ -1,11 +1,11 @@
-"""The other gateways of this coordinator, and the removal of connections: of gateways that died, and of
-earlier starts.
+"""The other gateways of this coordinator, and the removal of the connections of dead gateways and of earlier
+starts.
 
 The connections of a dead gateway stay in their groups' tables until they expire, after up to 130 s. Meanwhile
 the dead gateway's clients, which have connected to another gateway, are in the tables twice. So the gateways
 are members of a group in the coordinator. When a gateway dies, its session ends. The leader of the next
-generation then looks for groups that have connections of a gateway that is not a member, and reports the
-gateway to them.
+generation then looks for groups with connections of a gateway that is not a member, and reports this gateway
+to these groups.
 
 The session is in the log's time, so a late coordinator ends no session, and a replay ends the same sessions.
 A lease in each group's own state would need no leader, but records of every gateway for every group, all the
@@ -16,7 +16,6 @@ it removed, and their clients connect and register again.
 """
 
 import asyncio
-import typing
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -25,6 +24,7 @@ import structlog
 
 from clients.coordinator_client import Header
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS
+from gateway.coordinator.groups import TopicGroups
 from gateway.log_text import RateLimitedWarning
 from gateway.rocketmq.backend import CoordinatorRequests
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, Protocol, SyncGroup
@@ -37,9 +37,9 @@ from kafka_why.topic_reader import ClientError
 # Connections of earlier starts of this gateway.
 #
 # The coordinator's state outlives a gateway, and the sockets do not. A client that comes back would be in the
-# group's table twice and get only the queues of its first entry, so nobody would read the queues of the
-# second one until the old connections expire, after up to 130 s. So before a gateway listens, it notifies
-# each group that has connections of its earlier starts.
+# group's table twice, and get only the queues of its first entry. Nobody would read the queues of the second
+# entry until the old connections expire, after up to 130 s. So before a gateway listens, it notifies each
+# group that has connections of its earlier starts.
 #
 # The clients come back one after the other, and the first client would take all queues. So for some time the
 # clients of these groups get no list of clients, and each client keeps the queues that it has.
@@ -51,26 +51,13 @@ from kafka_why.topic_reader import ClientError
 _READ_TIMEOUT_S = 30.0
 
 
-class RocketMqGroupsView(typing.Protocol):
-    """A view of RocketMQ's groups, which may lag behind the coordinator.
-
-    The time that `groups` takes grows with the number of groups, so it must not run on the event loop.
-    """
-
-    def groups(self) -> list[GroupSnapshot]:
-        """Return the existing groups by id."""
-
-    def get(self, group_id: str) -> GroupSnapshot | None:
-        """Return a group, or None if it is not known to exist."""
-
-    async def reach_end(self, timeout_s: float) -> bool:
-        """Wait until the view has all records that are on the topic now. Return False if that takes
-        longer.
-        """
+RocketMqGroupsView = TopicGroups[GroupSnapshot]
 
 
 async def read_groups(view: RocketMqGroupsView) -> list[GroupSnapshot]:
-    """Return the groups after all records that are on the topic now. Raises ClientError."""
+    """Wait until the view has all records that are on the topic now, and return its groups. Raises
+    ClientError.
+    """
     if not await view.reach_end(_READ_TIMEOUT_S):
         raise ClientError(f"the groups topic was not read within {_READ_TIMEOUT_S:.0f} s")
     return await asyncio.to_thread(view.groups)
@@ -89,52 +76,57 @@ class Restart:
         self.gateway = gateway
         self.gateway_start = gateway_start
         self._settling: set[str] = set()
-        self._refused: dict[tuple[Callable[[str], None], str], None] = {}
+        """The groups whose clients are coming back."""
+        self._postponed: dict[tuple[Callable[[str], None], str], None] = {}
+        """The `notify` functions of refused requests, each with the group id."""
 
     async def announce(self, coordinator: CoordinatorRequests, groups: RocketMqGroupsView) -> None:
         """Remove the connections of earlier starts from the groups of the view. Raises ClientError if a
         record cannot be written.
         """
-        known = await read_groups(groups)
-        if any(map(self._has_earlier, known)):
+        all_groups = await read_groups(groups)
+        # The topic may lag, and still show connections that have been removed, so it is read again.
+        if any(map(self._has_earlier_connections, all_groups)):
             if not await coordinator.wait_for_views():
                 log.warning(
                     "the coordinator does not answer, groups may keep connections of an earlier start"
                 )
-            known = await read_groups(groups)
-        self._settling = {group.group_id for group in known if self._has_earlier(group)}
+            all_groups = await read_groups(groups)
+        self._settling = {group.group_id for group in all_groups if self._has_earlier_connections(group)}
         records = [
-            GatewayStarted(group_id=it, gateway=self.gateway, gateway_start=self.gateway_start)
-            for it in self._settling
+            GatewayStarted(group_id=group_id, gateway=self.gateway, gateway_start=self.gateway_start)
+            for group_id in self._settling
         ]
-        if not all(await asyncio.gather(*map(coordinator.append, records))):
+        if not all(await asyncio.gather(*map(coordinator.backend.append, records))):
             raise ClientError("the groups could not be notified that the gateway was started")
 
     def begin(self) -> None:
         """Begin the period in which the clients come back."""
         if self._settling:
-            asyncio.get_running_loop().call_later(SETTLING_S, self._end)
+            asyncio.get_running_loop().call_later(SETTLING_S, self._end_settling)
 
     def postpones(self, group_id: str, notify: Callable[[str], None]) -> bool:
-        """Return True if the group's clients are still coming back. Then `notify` is called at the end of the
-        period.
+        """Return True if the group's clients are still coming back. Then the caller refuses the request, and
+        `notify` is called at the end of the period.
         """
         if group_id not in self._settling:
             return False
-        self._refused[notify, group_id] = None
+        self._postponed[notify, group_id] = None
         return True
 
-    def _end(self) -> None:
-        refused, self._refused = self._refused, {}
+    def _end_settling(self) -> None:
+        """End the period, and notify the clients whose requests were refused in it."""
+        postponed, self._postponed = self._postponed, {}
         self._settling.clear()
-        for notify, group_id in refused:
+        for notify, group_id in postponed:
             notify(group_id)
 
-    def _has_earlier(self, group: GroupSnapshot) -> bool:
-        return group.truncated or any(map(self._is_earlier, (*group.consumers, *group.producers)))
+    def _has_earlier_connections(self, group: GroupSnapshot) -> bool:
+        # A truncated snapshot may omit connections.
+        return group.truncated or any(map(self._is_of_earlier_start, (*group.consumers, *group.producers)))
 
-    def _is_earlier(self, it: ConnectionSnapshot) -> bool:
-        return it.gateway == self.gateway and it.gateway_start != self.gateway_start
+    def _is_of_earlier_start(self, connection: ConnectionSnapshot) -> bool:
+        return connection.gateway == self.gateway and connection.gateway_start != self.gateway_start
 
 
 GROUP_ID = "__rocketmq_gateways"
@@ -147,7 +139,11 @@ session.
 _PROTOCOL_TYPE = "rocketmq-gateways"
 _VERSION = 3
 """The version of all requests. It is the last version in which a first JoinGroup needs no member id."""
-_ENDED = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
+_REJOIN_ERRORS = {
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+}
 """The errors of a heartbeat after which a member joins again. All other errors mean that no answer came."""
 
 log = structlog.get_logger()
@@ -168,7 +164,8 @@ class Peers:
         self._groups = groups
         self._interval_s = heartbeat_interval_s
         self._member: dict[str, Any] = {"member_id": "", "generation_id": -1}
-        self._known: set[str] = set()
+        """The member's fields in requests."""
+        self._earlier_members: set[str] = set()
         """The gateways that were members when this gateway was the leader."""
         self._warning = RateLimitedWarning("gateways may not notice that another one died", "attempts")
 
@@ -181,7 +178,7 @@ class Peers:
                 self._warning.add(error=str(error))
                 await asyncio.sleep(self._interval_s)
                 continue
-            reporting = asyncio.create_task(self._report(members))
+            reporting = asyncio.create_task(self._report_gone(members))
             try:
                 await self._stay()
             finally:
@@ -208,7 +205,7 @@ class Peers:
         _raise_on_error(joined.error_code)
         self._member = {"member_id": joined.member_id, "generation_id": joined.generation_id}
         synced = await self._coordinator.send(SyncGroup(**self._header(), **self._member), ANSWER_TIMEOUT_MS)
-        if synced.error_code not in _ENDED:
+        if synced.error_code not in _REJOIN_ERRORS:  # else the first heartbeat gets the error, too
             _raise_on_error(synced.error_code)
         return {member.metadata.decode(errors="replace") for member in joined.members}
 
@@ -216,20 +213,22 @@ class Peers:
         """Send heartbeats until the generation is over. A heartbeat does not wait for earlier answers."""
         is_over = asyncio.Event()
 
-        def note(beat: "asyncio.Future[HeartbeatResponse]") -> None:
-            if beat.result().error_code in _ENDED:
+        def check(heartbeat: "asyncio.Future[HeartbeatResponse]") -> None:
+            if heartbeat.result().error_code in _REJOIN_ERRORS:
                 is_over.set()
 
         while not is_over.is_set():
-            self._beat().add_done_callback(note)
+            self._send_heartbeat().add_done_callback(check)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await is_over.wait()
 
-    async def _report(self, members: set[str]) -> None:
-        """Report the gateways that are not members, and try again until that succeeds."""
+    async def _report_gone(self, members: set[str]) -> None:
+        """Report the gateways that are not members, and retry until that succeeds. `members` is empty if
+        another gateway is the leader, which reports them.
+        """
+        self._earlier_members |= members
         while members:
-            self._known |= members
             try:
                 if await self._try_report(members):
                     return
@@ -248,9 +247,12 @@ class Peers:
         if not await self._coordinator.wait_for_views():
             return False
         groups = await read_groups(self._groups)
-        if (await self._beat()).error_code is not ErrorCode.NONE:
+        if (await self._send_heartbeat()).error_code is not ErrorCode.NONE:
             return False
-        gone = (self._known | {name for group in groups for name in _gateways(group)}) - members - {""}
+        in_groups = {name for group in groups for name in _gateways(group)}
+        gone = (self._earlier_members | in_groups) - members - {""}
+        # With an empty `gateway_start`, the coordinator removes all connections of the gateway. A truncated
+        # snapshot may omit connections, so its group is notified in any case.
         records = [
             GatewayStarted(group_id=group.group_id, gateway=name, gateway_start="")
             for group in groups
@@ -259,12 +261,12 @@ class Peers:
         ]
         if records:
             log.warning("gateways are gone", gateways=sorted(gone), groups=len(records))
-        if not all(await asyncio.gather(*map(self._coordinator.append, records))):
+        if not all(await asyncio.gather(*map(self._coordinator.backend.append, records))):
             return False
-        self._known = set(members)
+        self._earlier_members = set(members)
         return True
 
-    def _beat(self) -> "asyncio.Future[HeartbeatResponse]":
+    def _send_heartbeat(self) -> "asyncio.Future[HeartbeatResponse]":
         return self._coordinator.send(Heartbeat(**self._header(), **self._member))
 
     def _header(self) -> Header:
@@ -277,4 +279,5 @@ def _raise_on_error(error_code: ErrorCode) -> None:
 
 
 def _gateways(group: GroupSnapshot) -> set[str]:
-    return {it.gateway for it in (*group.consumers, *group.producers)}
+    """Return the names of the gateways that have connections in the group."""
+    return {connection.gateway for connection in (*group.consumers, *group.producers)}

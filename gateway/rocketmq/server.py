@@ -15,22 +15,30 @@ from gateway.metrics.numbers import Numbers, Values
 from gateway.net.first_bytes import ConnectionEntry, proxy_header
 from gateway.net.lifecycle import ClientGone, Drained
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
-from gateway.net.listener import AdmissionDecision, CannotListen, Entrance, open_listener, port_of
+from gateway.net.listener import (
+    AdmissionDecision,
+    CannotListen,
+    ConnectionQuotas,
+    accepts_connections,
+    open_listener,
+    port_of,
+)
 from gateway.net.tls_entry import Endpoints
 from gateway.rocketmq.backend import ConnectedClient
 from gateway.rocketmq.brokers import BrokerAddress, BrokerPorts, BrokerTable
 from gateway.rocketmq.connection import (
-    BETWEEN_BROKERS,
+    INTER_BROKER_CODES,
     REFUSED_CODES,
     BrokerConnection,
     BrokerSession,
     NameServerConnection,
-    found_brokers,
+    decode_broker_addresses,
 )
 from gateway.rocketmq.joined import JoinedConnection, JoinedParts, JoinedStream, UpstreamEnded
 from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
 from gateway.rocketmq.options import RocketmqOptions
-from gateway.rocketmq.upstream import accepts_connections, open_upstream
+from gateway.rocketmq.upstream import open_upstream
+from gateway.upstream.cluster import at_any
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.address import MAX_PORT, Address
 from kafka_why.remoting.client import RemotingClient
@@ -40,7 +48,7 @@ from kafka_why.remoting.strict_json import MalformedFrame
 REFRESH_INTERVAL_S = 10.0
 _FIRST_BROKER_PORT = 3
 """The difference between the first broker's port and the port of the name server."""
-_BEHIND_VIP = 2
+_VIP_PORT_OFFSET = 2
 _LAST_RECORDS_S = 5.0
 _PROBE_INTERVAL_S = 0.25
 
@@ -51,13 +59,20 @@ log = structlog.get_logger()
 
 
 class Sessions(Protocol):
-    """The sessions for requests about groups (`gateway.rocketmq.service.RocketmqGroupRequests`)."""
+    """The sessions for requests about groups (`gateway.rocketmq.service.RocketmqSessions`)."""
 
     @property
-    def gateway_start(self) -> str: ...
-    async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None: ...
-    def session(self, client: ConnectedClient) -> BrokerSession: ...
-    async def close(self) -> None: ...
+    def gateway_start(self) -> str:
+        """The id of this start of the gateway."""
+
+    async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
+        """Prepare for connections, before the gateway listens."""
+
+    def session(self, client: ConnectedClient) -> BrokerSession:
+        """Return the session of a client connection."""
+
+    async def close(self) -> None:
+        """Wait a short time for the last records."""
 
 
 class RocketmqGateway:
@@ -73,23 +88,28 @@ class RocketmqGateway:
             WriteBufferLimit(limits.unread_bytes),
             ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s),
         )
-        self._entrance = Entrance(limits, Quotas(limits), counts)
+        self._connection_quotas = ConnectionQuotas(limits, Quotas(limits), counts)
         self._entry = ConnectionEntry(
-            self._entrance,
+            self._connection_quotas,
             options.security.tls,
             limits.authentication_timeout_s,
             options.proxies,
             is_permissive=options.is_tls_permissive,
         )
-        self._closed = RateLimitedWarning("a connection was closed", "connections")
+        self._closed_warning = RateLimitedWarning("a connection was closed", "connections")
         self._connections: set[JoinedConnection] = set()
-        self._numbers = count(1)
+        self._connection_numbers = count(1)
         self._server: asyncio.Server | None = None
         self._port = options.listen.port
         self.table = BrokerTable(
-            BrokerPorts(self._port and self._port + _FIRST_BROKER_PORT, options.ports, options.broker_ports),
+            BrokerPorts(
+                # 0, as for the name server's port, lets the system choose.
+                first_port=self._port + _FIRST_BROKER_PORT if self._port else 0,
+                file=options.ports,
+                pinned=options.broker_ports,
+            ),
             self._listen,
-            self._end_moved,
+            self._end_connections_to,
             self._is_used,
         )
         self.unreachable: str | None = None
@@ -104,7 +124,7 @@ class RocketmqGateway:
     @property
     def is_draining(self) -> bool:
         """True if the gateway accepts no more connections, because it is about to end."""
-        return self._entrance.is_draining
+        return self._connection_quotas.is_draining
 
     @property
     def is_listening(self) -> bool:
@@ -115,7 +135,7 @@ class RocketmqGateway:
         """Listen. Raises CannotListen, UpstreamLost if no name server answers, and the errors of the
         sessions' start.
         """
-        brokers = await self._cluster()
+        brokers = await self._list_brokers()
         await self._sessions.start(lambda: brokers)
         await self.table.refresh(brokers)
         if self._options.advertised is not None:
@@ -123,11 +143,13 @@ class RocketmqGateway:
                 self._options.advertised.addresses(brokers, self.table.ports())
             except ValueError as error:
                 raise CannotListen(str(error)) from error
-        self._server = await open_listener(self._options.listen, self._protocol(self._name_server))
+        self._server = await open_listener(
+            self._options.listen, self._protocol_factory(self._name_server_connection)
+        )
         self._port = port_of(self._server)
         log.info("listening", name_server=str(self.address))
         self._run_until_closed(self._options.security.follow())
-        self._run_until_closed(self._follow())
+        self._run_until_closed(self._refresh_brokers())
 
     def _run_until_closed(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -138,7 +160,7 @@ class RocketmqGateway:
         """Accept no more connections, let clients go to another gateway, and end the connections that are
         left after `timeout_s`.
         """
-        self._entrance.is_draining = True
+        self._connection_quotas.is_draining = True
         self._close_listeners()
         connections = list(self._connections)
         if not connections:
@@ -161,13 +183,13 @@ class RocketmqGateway:
     def numbers(self) -> Numbers:
         """Return the counters and the current state. Runs on the event loop's thread."""
         roles = [connection.role for connection in self._connections]
-        at: Values = {
+        connections: Values = {
             (role,): [float(roles.count(role))] for role in (NameServerConnection.role, BrokerConnection.role)
         }
-        at["entry",] = [float(len(self._entry.waiting))]
+        connections["entry",] = [float(len(self._entry.waiting))]
         return {
             **rocketmq_numbers(self._parts.counts),
-            "connections": at,
+            "connections": connections,
             "broker_ports": {(): [len(self.table)]},
             "unread_bytes": {(): [self._parts.write_buffers.bytes]},
             "held_bytes": {(): [self._parts.receive_buffers.bytes]},
@@ -176,26 +198,29 @@ class RocketmqGateway:
 
     # Listeners.
 
-    def _protocol(self, connection: MakeConnection) -> Callable[[], asyncio.BaseProtocol]:
-        def stream(reported: Endpoints | None, admission: AdmissionDecision | None) -> JoinedStream:
-            client = connection(partial(self._accept, admission)).client
+    def _protocol_factory(self, make_connection: MakeConnection) -> Callable[[], asyncio.BaseProtocol]:
+        """Return the function that a listener calls for each new connection."""
+
+        def make_stream(reported: Endpoints | None, admission: AdmissionDecision | None) -> JoinedStream:
+            client = make_connection(partial(self._accept, admission)).client
             client.reported = reported
             return client
 
-        return partial(self._entry.protocol, stream)
+        return partial(self._entry.protocol, make_stream)
 
     async def _listen(self, broker: str, port: int) -> list[asyncio.Server]:
+        """Open the listeners of a broker at this port. Raises CannotListen."""
         if self.is_draining:
             raise CannotListen("the gateway is about to end")
-        protocol = self._protocol(partial(self._broker, broker))
+        protocol = self._protocol_factory(partial(self._broker_connection, broker))
         host = self._options.listen.host
         if port > MAX_PORT:
             raise CannotListen(f"broker {broker} would have port {port}")
         servers = [await open_listener(Address(host, port), protocol)]
         if self._options.has_vip_ports:
             try:
-                vip = Address(host, port_of(servers[0]) - _BEHIND_VIP)
-                servers.append(await open_listener(vip, protocol))
+                vip_address = Address(host, port_of(servers[0]) - _VIP_PORT_OFFSET)
+                servers.append(await open_listener(vip_address, protocol))
             except CannotListen:
                 servers[0].close()
                 raise
@@ -209,11 +234,12 @@ class RocketmqGateway:
 
     # Connections.
 
-    def _name_server(self, accept: Accept) -> JoinedConnection:
+    def _name_server_connection(self, accept: Accept) -> JoinedConnection:
         refused = REFUSED_CODES - self._options.allowed_codes
         return NameServerConnection(self._parts, accept, self._map_addresses, refused)
 
-    def _broker(self, name: str, accept: Accept) -> JoinedConnection:
+    def _broker_connection(self, name: str, accept: Accept) -> JoinedConnection:
+        """Build a client's connection at the port of a broker. Raises UpstreamEnded if the broker is gone."""
         broker = self.table.broker(name)
         if broker is None:  # its listener was closed after the client had connected
             raise UpstreamEnded(f"the cluster no longer has broker {name}")
@@ -222,7 +248,7 @@ class RocketmqGateway:
             accept,
             broker,
             partial(self._session, broker),
-            BETWEEN_BROKERS - self._options.allowed_codes,
+            INTER_BROKER_CODES - self._options.allowed_codes,
         )
 
     def _session(
@@ -233,53 +259,50 @@ class RocketmqGateway:
         close: Callable[[str], None],
     ) -> BrokerSession:
         start = self._sessions.gateway_start
-        name = f"{self._options.name}/{start}/{broker}/{client_address}#{next(self._numbers)}"
+        name = f"{self._options.name}/{start}/{broker}/{client_address}#{next(self._connection_numbers)}"
         return self._sessions.session(ConnectedClient(name, broker, client_address, send, close))
 
     def _accept(self, admission: AdmissionDecision | None, connection: JoinedConnection) -> None:
-        connection.ended.add_done_callback(lambda ended: self._note_end(connection, ended.result()))
-        self._entrance.receive(connection, partial(self._begin, connection), admission)
+        connection.ended.add_done_callback(lambda ended: self._on_end(connection, ended.result()))
+        self._connection_quotas.serve_or_refuse(connection, partial(self._join, connection), admission)
 
-    def _begin(self, connection: JoinedConnection) -> None:
+    def _join(self, connection: JoinedConnection) -> None:
+        """Connect an admitted client to its server, unless it has gone."""
         if connection.ended.done():
             return
         self._connections.add(connection)
         self._parts.start(connection.join(partial(self._connect, connection)))
 
     async def _connect(self, connection: JoinedConnection, stream: JoinedStream) -> None:
+        """Connect a stream to the connection's broker, or to a name server. Raises UpstreamLost."""
         if isinstance(connection, BrokerConnection):
-            first = proxy_header(connection.client.endpoints) if self._options.proxy_line else b""
+            header = proxy_header(connection.client.endpoints) if self._options.proxy_line else b""
             try:
-                await self._open(connection.broker.address, stream, first)
+                await self._open(connection.broker.address, stream, header)
             except UpstreamLost as lost:
                 if isinstance(lost.__cause__, ConnectionRefusedError):
                     self._run_until_closed(self._refuse_clients(str(connection.broker)))
                 raise
             return
-        error = UpstreamLost("no name server is known")
-        for address in self._options.namesrv:
-            try:
-                await self._open(address, stream, b"")
-            except UpstreamLost as lost:
-                error = lost
-            else:
-                return
-        raise error
+        await at_any(
+            self._options.namesrv, lambda address: self._open(address, stream, proxy_header_bytes=b"")
+        )
 
-    async def _open(self, address: str, stream: JoinedStream, first: bytes) -> None:
+    async def _open(self, address: str, stream: JoinedStream, proxy_header_bytes: bytes) -> None:
         await open_upstream(
             address,
             stream,
             tls=self._options.upstream_tls,
-            first=first,
+            first=proxy_header_bytes,
             timeout_s=self._options.limits.connect_timeout_s,
         )
 
-    def _note_end(self, connection: JoinedConnection, why: Exception) -> None:
+    def _on_end(self, connection: JoinedConnection, why: Exception) -> None:
+        """Count the end of a connection, and log it unless one side closed the connection."""
         self._connections.discard(connection)
         self._parts.counts.closed[getattr(why, "reason", "error")] += 1
         if not isinstance(why, ClientGone | UpstreamEnded):
-            self._closed.add(client=connection.peer, why=str(why))
+            self._closed_warning.add(client=connection.peer, why=str(why))
 
     async def _end_all(self) -> None:
         """End all connections, and wait for a short time until the coordinator is notified."""
@@ -293,29 +316,31 @@ class RocketmqGateway:
     # Brokers.
 
     async def _map_addresses(self, brokers: list[BrokerAddress], own_host: str) -> Mapping[str, str]:
-        ports = await self.table.ports_of(brokers)
+        """Return the address that clients get for each broker, by its real address (`MapAddresses`)."""
+        ports = await self.table.open_ports(brokers)
         if self._options.advertised is not None:
-            found = self._options.advertised.addresses(brokers, self.table.ports())
+            advertised = self._options.advertised.addresses(brokers, self.table.ports())
         else:
             host = self._options.advertised_host or own_host
-            found = {broker: Address(host, port) for broker, port in ports.items()}
-        return {broker.address: str(address) for broker, address in found.items()}
+            advertised = {broker: Address(host, port) for broker, port in ports.items()}
+        return {broker.address: str(address) for broker, address in advertised.items()}
 
-    async def _cluster(self) -> list[BrokerAddress]:
+    async def _list_brokers(self) -> list[BrokerAddress]:
         """Return all brokers, by the first name server that answers. Raises UpstreamLost."""
         failures: list[str] = []
         for address in self._options.namesrv:
             try:
-                found = await self._ask_name_server(address)
+                brokers = await self._ask_name_server(address)
             except (OSError, MalformedFrame) as error:
                 failures.append(f"{address}: {error!r}")
                 continue
             self.unreachable = None
-            return found
+            return brokers
         self.unreachable = f"no name server answers: {'; '.join(failures)}"
         raise UpstreamLost(self.unreachable)
 
     async def _ask_name_server(self, address: str) -> list[BrokerAddress]:
+        """Return all brokers that a name server lists. Raises OSError and MalformedFrame."""
         limits, code = self._options.limits, RequestCode.GET_BROKER_CLUSTER_INFO
         client = await RemotingClient.open(
             address,
@@ -329,14 +354,14 @@ class RocketmqGateway:
             await client.close()
         if header.code:
             raise UpstreamLost(f"it answers {header.code}: {header.remark}")
-        return found_brokers(code, body)
+        return decode_broker_addresses(code, body)
 
-    async def _follow(self) -> None:
+    async def _refresh_brokers(self) -> None:
         """Request the cluster's brokers periodically, until cancelled."""
         while True:
             await asyncio.sleep(REFRESH_INTERVAL_S)
             try:
-                await self.table.refresh(await self._cluster())
+                await self.table.refresh(await self._list_brokers())
             except OSError as error:
                 log.warning("the cluster's brokers are not known", error=str(error))
 
@@ -359,10 +384,14 @@ class RocketmqGateway:
                     log.info("listening", broker=name, address=broker.address)
                     return
 
-    def _end_moved(self, broker: BrokerAddress) -> None:
+    def _end_connections_to(self, broker: BrokerAddress) -> None:
         for connection in list(self._connections):
             if isinstance(connection, BrokerConnection) and connection.broker == broker:
                 connection.end(UpstreamEnded(f"the broker is no longer at {broker.address}"))
 
     def _is_used(self, name: str) -> bool:
-        return any(isinstance(it, BrokerConnection) and str(it.broker) == name for it in self._connections)
+        """Return True if a client is connected to the port of this broker."""
+        return any(
+            isinstance(connection, BrokerConnection) and str(connection.broker) == name
+            for connection in self._connections
+        )

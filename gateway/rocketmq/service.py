@@ -1,4 +1,4 @@
-"""A gateway for RocketMQ's clients, and its requests about groups, at all broker ports."""
+"""A gateway for RocketMQ's clients, and the sessions of its connections at all broker ports."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -8,11 +8,11 @@ from uuid import uuid4
 
 from clients.coordinator_client import CoordinatorClient
 from gateway.coordinator.backend import CoordinatorBackend
-from gateway.coordinator.groups import rocketmq_groups
-from gateway.net.listener import CannotListen, allow_open_files, files_for
+from gateway.coordinator.groups import GroupsTopicReader
+from gateway.net.listener import allow_open_files, files_for
 from gateway.rocketmq.backend import ConnectedClient, ConnectionMessages, CoordinatorRequests
 from gateway.rocketmq.brokers import BrokerAddress
-from gateway.rocketmq.facts import ClusterFacts, QueueLags
+from gateway.rocketmq.metadata import QueueLags, RocketMqMetadata
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.peers import Peers, Restart
@@ -21,33 +21,35 @@ from gateway.rocketmq.session import GatewayParts, GroupSession
 from gateway.running import (
     COORDINATOR,
     LISTENING,
-    Readiness,
+    Check,
     RunningGateway,
     Started,
-    loop_watched,
+    coordinator_check,
     running_on_thread,
+    serve,
 )
-from gateway.service import NoSuchReplyPartition, check_reply_partition
-from gateway.upstream.connections import UpstreamLost
+from gateway.service import check_reply_partition
 from kafka_why.connections.rocketmq import RocketMqServers
-from kafka_why.connections.used_settings import ClientConfigError
+from kafka_why.contract.history_reader import decode_rocketmq_snapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.requests import AnyToConnection, CloseConnection, SetMessageRequestMode
 
 MASTER_ID = 0
+"""The id of a broker name's master. Slaves have higher ids."""
 
 
-class RocketmqGroupRequests:
-    """The sessions of a gateway's client connections, and the delivery of the coordinator's messages to them.
-    Use it on the event loop's thread.
+class RocketmqSessions:
+    """The sessions of a gateway's client connections, which get the coordinator's messages. Use it on the
+    event loop's thread.
     """
 
     def __init__(self, parts: GatewayParts, messages: ConnectionMessages, counts: RocketmqCounts) -> None:
+        self.backend = parts.coordinator.backend
         self._parts = parts
         self._messages = messages
         self._counts = counts
-        self._sessions: dict[str, GroupSession] = {}
-        self._following: asyncio.Task[None] | None = None
+        self._sessions: dict[str, GroupSession] = {}  # by the connection's name
+        self._membership: asyncio.Task[None] | None = None
 
     @property
     def gateway_start(self) -> str:
@@ -56,19 +58,22 @@ class RocketmqGroupRequests:
 
     async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
         """Join the group of all gateways, remove the connections of earlier starts, and take over the
-        brokers' request modes.
+        brokers' request modes (pull or pop, for each topic and group).
 
         Call this before the gateway listens. Raises ClientError.
         """
         self._messages.start(self._deliver)
-        self._following = asyncio.create_task(self._parts.peers.follow())
-        await asyncio.gather(*(self._take_over_modes(it) for it in brokers() if it.id == MASTER_ID))
+        self._membership = asyncio.create_task(self._parts.peers.follow())
+        masters = (broker for broker in brokers() if broker.id == MASTER_ID)
+        await asyncio.gather(*map(self._take_over_request_modes, masters))
         await self._parts.restart.announce(self._parts.coordinator, self._parts.groups)
         self._parts.restart.begin()
 
     def session(self, client: ConnectedClient) -> GroupSession:
         """Return the session of a client connection."""
-        session = self._sessions[client.connection] = GroupSession(self._parts, client, self._sessions.pop)
+        session = self._sessions[client.connection] = GroupSession(
+            self._parts, client, forget=self._sessions.pop
+        )
         return session
 
     async def follow_lags(
@@ -77,31 +82,34 @@ class RocketmqGroupRequests:
         """Poll the lags of the groups for the metrics, until cancelled."""
         servers = RocketMqServers(options.namesrv, options.credentials, options.upstream_tls)
         lags = QueueLags(
-            servers, self._parts.groups, self._parts.facts, self._counts, max_queues=options.lag_queues
+            servers, self._parts.groups, self._parts.metadata, self._counts, max_queues=options.lag_queues
         )
         await lags.follow(brokers)
 
-    async def coordinator_check(self) -> str | None:
-        """Return the reason why the coordinator is not usable, or None."""
-        return await self._parts.coordinator.check()
-
     async def close(self) -> None:
         """Wait a short time for the last records, and close the gateway's own connections."""
-        if self._following is not None:
-            self._following.cancel()
+        if self._membership is not None:
+            self._membership.cancel()
         await self._parts.coordinator.close()
-        await self._parts.facts.close()
+        await self._parts.metadata.close()
 
-    async def _take_over_modes(self, broker: BrokerAddress) -> None:
-        """Set the request modes that were set at the broker without this gateway."""
-        modes = await self._parts.facts.request_modes(broker.address)
-        for topic, of_groups in modes.items():
-            for group_id, setting in of_groups.items():
+    async def _take_over_request_modes(self, broker: BrokerAddress) -> None:
+        """Set at the coordinator the request modes that were set at the broker without this gateway."""
+        modes = await self._parts.metadata.request_modes(broker.address)
+        for topic, settings_by_group in modes.items():
+            for group_id, setting in settings_by_group.items():
                 group = self._parts.groups.get(group_id)
-                if group is None or topic not in group.request_modes:
+                is_set_at_coordinator = group is not None and topic in group.request_modes
+                if not is_set_at_coordinator:
                     coordinator = self._parts.coordinator
                     record = SetMessageRequestMode(
-                        **coordinator.about(group_id, "", self._parts.restart.gateway_start, str(broker)),
+                        # No client sends this, so the gateway's start takes the place of a connection.
+                        **coordinator.request_fields(
+                            group_id,
+                            client_id="",
+                            connection=self._parts.restart.gateway_start,
+                            broker=str(broker),
+                        ),
                         topic=topic,
                         mode=setting.mode,
                         pop_share_queue_num=setting.pop_share_queue_num,
@@ -109,6 +117,7 @@ class RocketmqGroupRequests:
                     coordinator.send(record)
 
     def _deliver(self, message: AnyToConnection) -> None:
+        """Pass a message of the coordinator to the session of its connection."""
         session = self._sessions.get(message.connection)
         if session is None:
             # The message is for another gateway with the same reply partition.
@@ -121,10 +130,10 @@ class RocketmqGroupRequests:
 
 
 @contextmanager
-def group_requests(
+def connected_sessions(
     options: RocketmqOptions, layout: TopicLayout, counts: RocketmqCounts
-) -> Iterator[RocketmqGroupRequests]:
-    """Connect to the coordinator's topics, and yield the requests about groups.
+) -> Iterator[RocketmqSessions]:
+    """Connect to the coordinator's topics, and yield the gateway's sessions.
 
     Raises ClientError if the topics do not exist, and KafkaError if no broker of Kafka answers.
     """
@@ -137,14 +146,16 @@ def group_requests(
             reply_partition=options.reply_partition,
             listener=messages,
         ) as client,
-        rocketmq_groups(options.client_config, layout) as groups,
+        GroupsTopicReader(options.client_config, layout, decode_rocketmq_snapshot) as groups,
     ):
-        coordinator = CoordinatorRequests(client, CoordinatorBackend(client, options.limits, counts.records))
-        facts = ClusterFacts(options.namesrv, options.credentials, options.upstream_tls)
+        coordinator = CoordinatorRequests(
+            client, CoordinatorBackend(client, options.limits, counts.coordinator)
+        )
+        metadata = RocketMqMetadata(options.namesrv, options.credentials, options.upstream_tls)
         restart = Restart(options.name, uuid4().hex)
         peers = Peers(options.name, coordinator, groups)
-        parts = GatewayParts(coordinator, groups, facts, restart, peers)
-        yield RocketmqGroupRequests(parts, messages, counts)
+        parts = GatewayParts(coordinator, groups, metadata, restart, peers)
+        yield RocketmqSessions(parts, messages, counts)
 
 
 # A gateway for RocketMQ's clients, with its dependencies.
@@ -153,47 +164,36 @@ def group_requests(
 NAME_SERVER = "name server"
 ROCKETMQ_CHECKS = (LISTENING, NAME_SERVER, COORDINATOR)
 
-ROCKETMQ_STARTUP_ERRORS = (CannotListen, ClientConfigError, NoSuchReplyPartition, UpstreamLost)
-
 
 @contextmanager
 def running_rocketmq(options: RocketmqOptions) -> Iterator[RunningGateway]:
     """Run a gateway until the block ends.
 
-    Raises one of ROCKETMQ_STARTUP_ERRORS, ClientError of `clients.pending` if the coordinator's topics do not
-    exist, KafkaError if no broker of Kafka answers, and OSError or ValueError if the file of ports cannot be
-    used.
+    Raises UserFacingError, KafkaError if no broker of Kafka answers, and OSError or ValueError if the file of
+    ports cannot be used.
     """
     check_reply_partition(options.reply_partition, options.layout)
     allow_open_files(files_for(options.limits))
     counts = RocketmqCounts()
     with (
-        group_requests(options, options.layout, counts) as requests,
-        running_on_thread(partial(_serve, options, requests, counts)) as gateway,
+        connected_sessions(options, options.layout, counts) as sessions,
+        running_on_thread(partial(_serve, options, sessions, counts)) as gateway,
     ):
         yield gateway
 
 
 async def _serve(
-    options: RocketmqOptions, requests: RocketmqGroupRequests, counts: RocketmqCounts, started: Started
+    options: RocketmqOptions, sessions: RocketmqSessions, counts: RocketmqCounts, started: Started
 ) -> None:
-    gateway = RocketmqGateway(options, requests, counts)
+    """Build the gateway, and serve clients until it is stopped. Runs on the event loop."""
+    gateway = RocketmqGateway(options, sessions, counts)
 
-    async def name_server() -> str | None:
+    async def check_name_server() -> str | None:
         return gateway.unreachable
 
-    following: asyncio.Task[None] | None = None
-    try:
-        await gateway.start()
-        following = asyncio.create_task(requests.follow_lags(options, gateway.table.brokers))
-        readiness = Readiness(gateway, {NAME_SERVER: name_server, COORDINATOR: requests.coordinator_check})
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        started.set_result(RunningGateway(gateway.address, gateway, readiness, loop, stop))
-        with loop_watched(counts):
-            await stop.wait()
-    finally:
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-        await gateway.close()
+    checks: dict[str, Check] = {
+        NAME_SERVER: check_name_server,
+        COORDINATOR: partial(coordinator_check, sessions.backend),
+    }
+    follow_lags = partial(sessions.follow_lags, options, gateway.table.brokers)
+    await serve(gateway, checks, counts, started, [follow_lags])

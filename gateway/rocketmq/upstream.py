@@ -4,13 +4,13 @@ import asyncio
 import ssl
 from typing import cast
 
-from gateway.net.tls_entry import SecuredStream, join_tls
+from gateway.net.tls_entry import Endpoint, join_tls
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.connections.address import Address
 
 
 async def open_upstream(
-    address: str, stream: SecuredStream, *, tls: ssl.SSLContext | None, first: bytes, timeout_s: float
+    address: str, stream: Endpoint, *, tls: ssl.SSLContext | None, first: bytes, timeout_s: float
 ) -> None:
     """Connect a stream to the server `address`, HOST:PORT, and write `first` before TLS. Raises
     UpstreamLost.
@@ -23,21 +23,7 @@ async def open_upstream(
         raise UpstreamLost(f"no connection to {address}: {error!r}") from error
 
 
-async def accepts_connections(address: str, timeout_s: float) -> bool:
-    """Return True if the server `address`, HOST:PORT, accepts a connection."""
-    try:
-        where = Address.parse(address)
-        async with asyncio.timeout(timeout_s):
-            transport, _ = await asyncio.get_running_loop().create_connection(
-                asyncio.Protocol, where.host, where.port
-            )
-    except (OSError, ValueError):
-        return False
-    transport.abort()
-    return True
-
-
-async def _open(address: Address, stream: SecuredStream, tls: ssl.SSLContext | None, first: bytes) -> None:
+async def _open(address: Address, stream: Endpoint, tls: ssl.SSLContext | None, first: bytes) -> None:
     loop = asyncio.get_running_loop()
     socket, opening = await loop.create_connection(_Opening, address.host, address.port)
     if first:
@@ -47,12 +33,12 @@ async def _open(address: Address, stream: SecuredStream, tls: ssl.SSLContext | N
         stream.connected(socket, socket)
     else:
         try:
-            secured = await loop.start_tls(socket, opening, tls, server_hostname=address.host)
+            tls_transport = await loop.start_tls(socket, opening, tls, server_hostname=address.host)
         except BaseException:
             socket.abort()
             raise
-        assert secured is not None
-        join_tls(secured, socket, stream)
+        assert tls_transport is not None, "the handshake is complete"
+        join_tls(tls_transport, socket, stream)
     if opening.is_lost:
         raise ConnectionResetError("it closed the connection at once")
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from gateway.security.certificate_names import InvalidRule, PrincipalMapper, subject_of
+from gateway.security.certificate_names import PrincipalMapper, subject_of
 from gateway.security.mechanisms import (
     MAX_NAME_CHARS,
     OAUTHBEARER,
@@ -32,6 +32,7 @@ from gateway.security.session import ClientSession, Mechanisms, principal_of
 from gateway.watched_files import WatchedFiles
 from kafka_why.connections.properties import PropertiesError, read_properties
 from kafka_why.credentials import HASHES, InvalidEntry, Users
+from kafka_why.errors import UserFacingError
 from kafka_why.numbers import parse_whole_number
 
 # The security settings of a listener, by Kafka's names of a broker's settings.
@@ -44,7 +45,7 @@ MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
 _MAX_INT = 2**31 - 1
 
 
-class SecurityError(ValueError):
+class SecurityError(UserFacingError, ValueError):
     """A setting, a certificate, a key, a users file or a JWKS file cannot be used."""
 
 
@@ -62,25 +63,26 @@ class SecuritySettings(Struct, frozen=True, kw_only=True):
     keystore: Path | None = None  # the file of the certificate in PEM, None for plain text
     key: Path | None = None  # the file of its key, None if the key is in the same file
     key_password: str | None = None
-    truststore: Path | None = None
+    truststore: Path | None = None  # the CAs of clients' certificates
     client_auth: ClientAuth = ClientAuth.NONE
     mapper: PrincipalMapper = PrincipalMapper()
-    users: Path | None = None
-    jwks: Path | None = None
-    mechanisms: tuple[str, ...] | None = None  # None: those with entries in the users and JWKS files
+    users: Path | None = None  # the file of users and passwords
+    jwks: Path | None = None  # the file of the public keys of tokens
+    # None: the mechanisms for which the users file or the JWKS file has entries.
+    mechanisms: tuple[str, ...] | None = None
     tokens: TokenSettings = TokenSettings()
-    max_reauth_ms: int = 0
+    max_reauth_ms: int = 0  # connections.max.reauth.ms; 0: sessions do not expire
 
     def __repr__(self) -> str:
         return f"SecuritySettings(keystore={self.keystore}, users={self.users}, jwks={self.jwks})"
 
 
 def parse(properties: Mapping[str, str], **given: Path | None) -> SecuritySettings:
-    """Parse settings by their names. `given` has the files that are options of the command. Raises
-    SecurityError, whose text contains no values.
+    """Parse settings by Kafka's names. `given` has the files that are options of the command, by the field of
+    SecuritySettings. Raises SecurityError, whose text contains no values.
     """
-    found: dict[str, Any] = {name: path for name, path in given.items() if path is not None}
-    tokens: dict[str, Any] = {}
+    fields: dict[str, Any] = {name: path for name, path in given.items() if path is not None}
+    token_fields: dict[str, Any] = {}
     for name, text in properties.items():
         if name not in _PARSERS:
             raise SecurityError(f"{name} is not a setting of the gateway's security")
@@ -89,11 +91,13 @@ def parse(properties: Mapping[str, str], **given: Path | None) -> SecuritySettin
             value = parser(text.strip())
         except ValueError as error:
             raise SecurityError(f"{name}: {error}") from error
-        if field in found:
+        if field in fields:
             raise SecurityError(f"{name} and an option of the command name the same file")
-        if field is not None:
-            (tokens if field in TokenSettings.__struct_fields__ else found)[field] = value
-    return _validated(SecuritySettings(**found, tokens=TokenSettings(**tokens)))
+        if field in TokenSettings.__struct_fields__:
+            token_fields[field] = value
+        elif field is not None:  # without a field, the parser has only checked the value
+            fields[field] = value
+    return _validated(SecuritySettings(**fields, tokens=TokenSettings(**token_fields)))
 
 
 def _validated(settings: SecuritySettings) -> SecuritySettings:
@@ -119,13 +123,6 @@ def _require_pem(text: str) -> None:
         raise ValueError("only PEM can be read")
 
 
-def _mapper(text: str) -> PrincipalMapper:
-    try:
-        return PrincipalMapper(text)
-    except InvalidRule as error:
-        raise ValueError(str(error)) from error
-
-
 def _mechanisms(text: str) -> tuple[str, ...]:
     names = _split_list(text)
     if not names or not set(names) <= set(MECHANISMS):
@@ -144,14 +141,11 @@ def _file_of_url(text: str) -> Path:
     return Path(unquote(parts.path))
 
 
-def _at_most(limit: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        try:
-            return parse_whole_number(text, 0, limit)
-        except ValueError:
-            raise ValueError(f"needs a number from 0 to {limit}") from None
-
-    return number
+def _at_most(limit: int, text: str) -> int:
+    try:
+        return parse_whole_number(text, 0, limit)
+    except ValueError:
+        raise ValueError(f"needs a number from 0 to {limit}") from None
 
 
 def _client_auth(text: str) -> ClientAuth:
@@ -169,15 +163,15 @@ _PARSERS: Mapping[str, tuple[str | None, Callable[[str], Any]]] = {
     "ssl.truststore.location": ("truststore", Path),
     "ssl.truststore.type": (None, _require_pem),
     "ssl.client.auth": ("client_auth", _client_auth),
-    "ssl.principal.mapping.rules": ("mapper", _mapper),
+    "ssl.principal.mapping.rules": ("mapper", PrincipalMapper),
     "sasl.enabled.mechanisms": ("mechanisms", _mechanisms),
-    "connections.max.reauth.ms": ("max_reauth_ms", _at_most(2**63 - 1)),
+    "connections.max.reauth.ms": ("max_reauth_ms", partial(_at_most, 2**63 - 1)),
     "sasl.oauthbearer.jwks.endpoint.url": ("jwks", _file_of_url),
     "sasl.oauthbearer.expected.issuer": ("issuer", str),
     "sasl.oauthbearer.expected.audience": ("audience", _split_list),
     "sasl.oauthbearer.scope.claim.name": ("scope_claim_name", str),
     "sasl.oauthbearer.sub.claim.name": ("sub_claim_name", str),
-    "sasl.oauthbearer.clock.skew.seconds": ("clock_skew_s", _at_most(_MAX_INT)),
+    "sasl.oauthbearer.clock.skew.seconds": ("clock_skew_s", partial(_at_most, _MAX_INT)),
 }
 
 
@@ -197,7 +191,7 @@ _VERIFY = {
 
 def tls_context(settings: SecuritySettings) -> ssl.SSLContext:
     """Return the TLS context of settings that have a certificate. Raises SecurityError."""
-    assert settings.keystore is not None
+    assert settings.keystore is not None, "the caller has checked it"
     context = _empty_context(settings)
     try:
         context.load_cert_chain(settings.keystore, settings.key, settings.key_password or "")
@@ -223,6 +217,7 @@ def listener_context(settings: SecuritySettings, files: WatchedFiles[ssl.SSLCont
 
 
 def _empty_context(settings: SecuritySettings) -> ssl.SSLContext:
+    """Return a context that requires certificates as the settings do, and has no certificate yet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = _VERIFY[settings.client_auth]
@@ -243,24 +238,27 @@ class ListenerSecurity:
     """The security of a gateway's listeners. Without settings they use plain text, and clients do not
     authenticate.
 
-    `certificates`, `users` and `tokens` are the contents of the files, each None without its file.
+    `certificates`, `users` and `tokens` are the watched files. Each is None if the settings name no such
+    file.
     """
 
-    def __init__(self, settings: SecuritySettings | None = None, *, by_broker: bool = False) -> None:
-        """Read the files of the settings. With `by_broker` the brokers authenticate clients by SASL. Raises
-        SecurityError.
+    def __init__(
+        self, settings: SecuritySettings | None = None, *, brokers_authenticate: bool = False
+    ) -> None:
+        """Read the files of the settings. With `brokers_authenticate` brokers authenticate clients by SASL.
+        Raises SecurityError.
         """
         self.settings = settings = SecuritySettings() if settings is None else settings
-        self.by_broker = by_broker
-        if by_broker and self._has_mechanisms:
+        self.brokers_authenticate = brokers_authenticate
+        if brokers_authenticate and self._has_mechanisms:
             raise SecurityError(
                 "the brokers authenticate the clients, so users or keys of tokens at the gateway have no use"
             )
         self.certificates = _watched_files(
             (settings.keystore, settings.key, settings.truststore), lambda _: tls_context(settings)
         )
-        self.users = _watched_files((settings.users,), partial(_users, settings))
-        self.tokens = _watched_files((settings.jwks,), partial(_tokens, settings))
+        self.users = _watched_files((settings.users,), partial(_read_users, settings))
+        self.tokens = _watched_files((settings.jwks,), partial(_read_tokens, settings))
         self.tls = None if self.certificates is None else listener_context(settings, self.certificates)
         """The context of the listeners, or None for plain text."""
 
@@ -272,7 +270,7 @@ class ListenerSecurity:
         users: Path | None,
         config: Path | None = None,
         *,
-        by_broker: bool = False,
+        brokers_authenticate: bool = False,
     ) -> Self:
         """Read the settings in `config`, and the files that are options of the command. Raises SecurityError.
 
@@ -283,12 +281,12 @@ class ListenerSecurity:
         except PropertiesError as error:
             raise SecurityError(str(error)) from error
         settings = parse(properties, keystore=certificate, key=key, users=users)
-        return cls(settings, by_broker=by_broker)
+        return cls(settings, brokers_authenticate=brokers_authenticate)
 
     @property
     def is_sasl_required(self) -> bool:
         """True if clients have to authenticate by SASL."""
-        return self.by_broker or self._has_mechanisms
+        return self.brokers_authenticate or self._has_mechanisms
 
     @property
     def _has_mechanisms(self) -> bool:
@@ -298,8 +296,8 @@ class ListenerSecurity:
         """Return the session of a new connection. `certificate` is the client's certificate in DER, or None
         if the client sent none.
         """
-        if self.by_broker:
-            return ClientSession(by_broker=True)
+        if self.brokers_authenticate:
+            return ClientSession(brokers_authenticate=True)
         if self._has_mechanisms:
             return ClientSession(self._mechanisms, max_reauth_ms=self.settings.max_reauth_ms)
         if certificate is None:
@@ -325,30 +323,30 @@ class ListenerSecurity:
                 files.refresh()
 
     def _mechanisms(self) -> Mechanisms:
-        """Return the function that begins an exchange, by the mechanisms that are offered now."""
-        wanted = self.settings.mechanisms
+        """Return the mechanisms that are offered now, each with the function that begins an exchange."""
+        enabled = self.settings.mechanisms  # None: all for which there are credentials
         offered: dict[str, Callable[[], ServerExchange]] = {}
         if self.users is not None:
             users = self.users.value
-            for mechanism in wanted or users.mechanisms:
+            for mechanism in enabled or users.mechanisms:
                 if mechanism in HASHES:
                     offered[mechanism] = partial(ScramExchange, mechanism, users)
                 elif mechanism == PLAIN:
                     offered[mechanism] = partial(PlainExchange, users)
-        if self.tokens is not None and OAUTHBEARER in (wanted or (OAUTHBEARER,)):
+        if self.tokens is not None and OAUTHBEARER in (enabled or (OAUTHBEARER,)):
             offered[OAUTHBEARER] = partial(OAuthBearerExchange, self.tokens.value)
         return offered
 
 
 def _watched_files(paths: Sequence[Path | None], read: Callable[[Path], T]) -> WatchedFiles[T] | None:
-    """Return the files whose paths are given, read by the path of the first, or None without a first path."""
-    first = paths[0]
-    if first is None:
+    """Return the watched files of `paths`, or None if the first path is None. `read` gets the first path."""
+    main_file = paths[0]
+    if main_file is None:
         return None
-    return WatchedFiles([path for path in paths if path is not None], lambda: read(first))
+    return WatchedFiles([path for path in paths if path is not None], lambda: read(main_file))
 
 
-def _users(settings: SecuritySettings, path: Path) -> Users:
+def _read_users(settings: SecuritySettings, path: Path) -> Users:
     derived = [mechanism for mechanism in settings.mechanisms or () if mechanism in HASHES]
     try:
         return Users(path.read_text().split("\n"), derived)
@@ -358,7 +356,7 @@ def _users(settings: SecuritySettings, path: Path) -> Users:
         raise SecurityError(f"the users in {path} cannot be used: {error}") from error
 
 
-def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
+def _read_tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
     try:
         return TokenValidator(path.read_bytes(), settings.tokens)
     except OSError as error:
@@ -368,5 +366,5 @@ def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
 
 
 def _text_without_quotes(error: Exception) -> str:
-    # The text must not quote a file, whose content may be secret.
+    """Return an error's text that quotes nothing of a file, whose content may be secret."""
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

@@ -44,6 +44,7 @@ def name_text(name: x509.Name) -> str:
 
 
 def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
+    """Return an attribute as `KEYWORD=value`, or with a value in hexadecimal DER."""
     keyword, value = _KEYWORDS.get(attribute.oid), attribute.value
     if keyword is None or not isinstance(value, str):
         return f"{keyword or attribute.oid.dotted_string}=#{_encoded_value(attribute).hex()}"
@@ -51,19 +52,24 @@ def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
 
 
 def _escaped(value: str) -> str:
+    """Return an attribute's value with a backslash before special characters, and before spaces at both
+    ends.
+    """
     text = "".join("\\00" if char == "\0" else f"\\{char}" if char in _ESCAPED else char for char in value)
     inner = text.strip(" ")
-    leading, trailing = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
-    return text if inner == text else "\\ " * leading + inner + "\\ " * (trailing if inner else 0)
+    leading = len(text) - len(text.lstrip(" "))
+    trailing = len(text) - len(text.rstrip(" ")) if inner else 0  # a text of spaces has only leading ones
+    return "\\ " * leading + inner + "\\ " * trailing
 
 
 def _encoded_value(attribute: x509.NameAttribute[str | bytes]) -> bytes:
-    """Return the value in DER."""
-    # The value is in the bytes after the type, in the encoding of a name with only this attribute.
+    """Return the value in DER: the element after the attribute's type."""
+    # Nested elements enclose the type, which is an object identifier.
     rest = x509.Name([attribute]).public_bytes()
     while rest[0] != _OBJECT_IDENTIFIER:
         rest = rest[_content_at(rest) :]
-    return rest[_content_at(rest) + rest[1] :]
+    type_bytes = rest[1]
+    return rest[_content_at(rest) + type_bytes :]
 
 
 def _content_at(der: bytes) -> int:
@@ -73,14 +79,15 @@ def _content_at(der: bytes) -> int:
 
 DEFAULT = "DEFAULT"
 
-_RULE = r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?).*?|(?:.*?)"
-_SPLITTER = re.compile(rf"\s*({_RULE})\s*(?:,\s*|$)")
+# As in SslPrincipalMapper. The last alternative matches any other text, so that an error can quote it.
+_RULE = (
+    r"(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?).*?"
+    r"|(?:.*?)"
+)
+_SPLITTER = re.compile(rf"\s*(?P<rule>{_RULE})\s*(?:,\s*|$)")
 _PARSER = re.compile(_RULE)
+_DIGITS = re.compile("[0-9]+")
 _CASES: dict[str, Callable[[str], str]] = {"": str, "L": str.lower, "U": str.upper}
-
-
-class InvalidRule(ValueError):
-    """A mapping rule cannot be used."""
 
 
 class NoMatchingRule(ValueError):
@@ -99,7 +106,7 @@ class _Rule(Struct, frozen=True):
         try:
             compiled = re.compile(pattern)
         except (re.error, RecursionError, OverflowError) as error:
-            raise InvalidRule(f"the pattern {pattern!r} cannot be used: {error}") from error
+            raise ValueError(f"the pattern {pattern!r} cannot be used: {error}") from error
         return cls(compiled, tuple(_parts(replacement, compiled.groups)), case)
 
     def apply(self, name: str) -> str | None:
@@ -111,6 +118,7 @@ class _Rule(Struct, frozen=True):
         return _CASES[self.case](self.pattern.sub(self._replaced, name))
 
     def _replaced(self, match: re.Match[str]) -> str:
+        """Return the replacement for a match. A group that does not take part is empty."""
         return "".join(part if isinstance(part, str) else match[part] or "" for part in self.replacement)
 
 
@@ -118,8 +126,9 @@ class PrincipalMapper:
     """The mapping rules of one listener."""
 
     def __init__(self, rules: str = DEFAULT) -> None:
-        """Parse the rules. Raises InvalidRule."""
-        self._rules = [found for rule in _SPLITTER.findall(rules.strip()) if (found := _parse(rule[0]))]
+        """Parse the rules. Raises ValueError."""
+        texts = [match["rule"] for match in _SPLITTER.finditer(rules.strip())]
+        self._rules = [rule for rule in map(_parse, texts) if rule is not None]
 
     def name_of(self, distinguished_name: str) -> str:
         """Return the name of the principal. Raises NoMatchingRule."""
@@ -131,17 +140,20 @@ class PrincipalMapper:
 
 
 def _parse(rule: str) -> _Rule | None:
-    """Parse a rule. Return None for an empty rule, which is ignored. Raises InvalidRule."""
+    """Parse a rule. Return None for an empty rule, which is ignored. Raises ValueError."""
     match = _PARSER.match(rule)
     if match is None or match.end() != len(rule):
-        raise InvalidRule(f"{rule!r} is neither DEFAULT nor RULE:pattern/replacement/[L|U]")
-    if match[1] is not None:
-        return _Rule(None)
-    return None if match[2] is None else _Rule.of(match[2], match[3], match[4])
+        raise ValueError(f"{rule!r} is neither DEFAULT nor RULE:pattern/replacement/[L|U]")
+    if match["default"] is not None:
+        return _Rule(pattern=None)
+    if match["pattern"] is None:
+        return None
+    return _Rule.of(match["pattern"], match["replacement"], match["case"])
 
 
 def _parts(replacement: str, groups: int) -> list[str | int]:
-    """Split a replacement into texts and numbers of groups, as Java does. Raises InvalidRule.
+    """Split a replacement into texts and numbers of groups, as Java does. `groups` is the number of groups in
+    the pattern. Raises ValueError.
 
     A backslash makes the next character literal. `$12` is group 12 if there are 12 groups, else group 1
     followed by a 2. With three groups `$4` stays text.
@@ -153,12 +165,12 @@ def _parts(replacement: str, groups: int) -> list[str | int]:
         if literal == "\\":
             literal, at = replacement[at], at + 1
         elif literal == "$":
-            digits = re.compile("[0-9]*").match(replacement, at)
-            assert digits is not None
-            if not digits[0] or (not groups and digits[0][0] != "0"):
-                raise InvalidRule(f"the replacement {replacement!r} has a $ without a group")
-            if int(digits[0][0]) <= groups:
-                group, at = _group(digits[0], groups, at)
+            match = _DIGITS.match(replacement, at)
+            digits = "" if match is None else match[0]
+            if not digits or (not groups and digits[0] != "0"):
+                raise ValueError(f"the replacement {replacement!r} has a $ without a group")
+            if int(digits[0]) <= groups:
+                group, at = _group(digits, groups, at)
                 parts.append(group)
                 continue
         parts.append(literal)
@@ -167,7 +179,7 @@ def _parts(replacement: str, groups: int) -> list[str | int]:
 
 def _group(digits: str, groups: int, at: int) -> tuple[int, int]:
     """Return the largest existing group whose number begins here, and the offset after it."""
-    number, used = int(digits[0]), 1
-    while used < len(digits) and number * 10 + int(digits[used]) <= groups:
-        number, used = number * 10 + int(digits[used]), used + 1
-    return number, at + used
+    number, length = int(digits[0]), 1
+    while length < len(digits) and number * 10 + int(digits[length]) <= groups:
+        number, length = number * 10 + int(digits[length]), length + 1
+    return number, at + length

@@ -10,7 +10,6 @@ import hmac
 import json
 import re
 import secrets
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -48,8 +47,8 @@ class AuthenticationRefused(Struct, frozen=True):
     """The authentication failed."""
 
     why: str  # for the log
-    # The client's text, which does not reveal the wrong part of the credentials. None: the same sentence for
-    # all mechanisms.
+    # The text for the client, or None for the text that all mechanisms have in common. It does not reveal
+    # which part of the credentials is wrong.
     message: str | None = None
 
 
@@ -65,8 +64,8 @@ class ServerExchange(Protocol):
 
 PLAIN = "PLAIN"
 
-_PARTS = 3
-_MESSAGE = "Authentication failed: Invalid username or password"
+_PLAIN_PARTS = 3
+_PLAIN_REFUSED = "Authentication failed: Invalid username or password"
 
 
 class PlainExchange:
@@ -78,16 +77,17 @@ class PlainExchange:
     def evaluate(self, message: bytes) -> ExchangeResult:
         """Check the name and the password in the only message."""
         parts = message.split(b"\0")
-        if len(parts) != _PARTS:
+        if len(parts) != _PLAIN_PARTS:
             return AuthenticationRefused("a PLAIN message that has not three parts")
         acts_as, name, password = parts
         try:
             user = name.decode()
         except UnicodeDecodeError:
-            return AuthenticationRefused(f"authentication of user {quoted(name)} failed", _MESSAGE)
-        is_right = self._users.has_password(user, password) and len(user) <= MAX_NAME_CHARS
-        if not is_right or acts_as not in (b"", name):
-            return AuthenticationRefused(f"authentication of user {quoted(name)} failed", _MESSAGE)
+            return AuthenticationRefused(f"authentication of user {quoted(name)} failed", _PLAIN_REFUSED)
+        is_authentic = self._users.has_password(user, password) and len(user) <= MAX_NAME_CHARS
+        is_for_itself = acts_as in (b"", name)
+        if not is_authentic or not is_for_itself:
+            return AuthenticationRefused(f"authentication of user {quoted(name)} failed", _PLAIN_REFUSED)
         return AuthenticationAccepted(user)
 
 
@@ -101,11 +101,11 @@ class PlainExchange:
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = r"(?:,[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+)*"
 _BASE64 = r"[A-Za-z0-9/+]*={0,2}"
-_FIRST_BYTES = re.compile(
+_SCRAM_FIRST = re.compile(
     rf"(?P<header>n,(?:a=(?P<acts_as>{NAME_PATTERN}))?,)"
     rf"(?P<bare>n=(?P<name>{NAME_PATTERN}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
 )
-_FINAL = re.compile(
+_SCRAM_LAST = re.compile(
     rf"(?P<without_proof>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
 )
 _NONCE_BYTES = 24
@@ -126,10 +126,11 @@ class ScramExchange:
             text = message.decode("ascii")
         except UnicodeDecodeError:
             return AuthenticationRefused(f"a {self._mechanism} message that is not ASCII")
-        return self._begin(text) if self._first is None else self._decide(text, self._first)
+        return self._evaluate_first(text) if self._first is None else self._evaluate_last(text, self._first)
 
-    def _begin(self, text: str) -> ExchangeResult:
-        match = _FIRST_BYTES.fullmatch(text)
+    def _evaluate_first(self, text: str) -> ExchangeResult:
+        """Evaluate the first message, and reply with the nonce, the salt and the iterations."""
+        match = _SCRAM_FIRST.fullmatch(text)
         if match is None:
             return AuthenticationRefused(f"a malformed first message of {self._mechanism}")
         if ",tokenauth=true" in match["extensions"].lower():
@@ -145,31 +146,36 @@ class ScramExchange:
         self._first = first = _FirstMessage(self._users, self._mechanism, name, match)
         return Continues(first.reply.encode())
 
-    def _decide(self, text: str, first: "_FirstMessage") -> ExchangeResult:
-        match = _FINAL.fullmatch(text)
+    def _evaluate_last(self, text: str, first: "_FirstMessage") -> ExchangeResult:
+        """Check the proof in the last message, and reply with the server's signature."""
+        match = _SCRAM_LAST.fullmatch(text)
         if match is None:
             return AuthenticationRefused(f"a malformed last message of {self._mechanism}")
         try:
             channel, proof = (b64decode(match[part], validate=True) for part in ("channel", "proof"))
         except binascii.Error:
             return AuthenticationRefused(f"a malformed last message of {self._mechanism}")
-        signed = f"{first.bare},{first.reply},{match['without_proof']}".encode()
-        signature = hmac.digest(first.credential.stored_key, signed, self._hash)
-        is_right = (
+        auth_message = f"{first.bare},{first.reply},{match['without_proof']}".encode()
+        signature = hmac.digest(first.credential.stored_key, auth_message, self._hash)
+        # `&` evaluates all checks, so that the time does not reveal which of them fails.
+        is_authentic = (
             self._proves(first.credential, signature, proof)
             & hmac.compare_digest(match["nonce"], first.nonce)
             & hmac.compare_digest(channel, first.header.encode())
             & first.is_known
         )
-        if not is_right:
+        if not is_authentic:
             return AuthenticationRefused(f"authentication of user {quoted(first.name)} failed")
-        verifier = hmac.digest(first.credential.server_key, signed, self._hash)
+        verifier = hmac.digest(first.credential.server_key, auth_message, self._hash)
         return AuthenticationAccepted(first.name, b"v=" + b64encode(verifier))
 
     def _proves(self, credential: ScramCredential, signature: bytes, proof: bytes) -> bool:
-        """Return True if the client knows the key whose hash is stored."""
-        sized = proof.ljust(len(signature), b"\0")[: len(signature)]
-        client_key = bytes(a ^ b for a, b in zip(signature, sized, strict=True))
+        """Return True if the client knows the key whose hash is stored: the proof is this key XOR the
+        signature.
+        """
+        # A proof of a wrong length is refused only at the end, so that the time does not reveal it.
+        padded_proof = proof.ljust(len(signature), b"\0")[: len(signature)]
+        client_key = bytes(a ^ b for a, b in zip(signature, padded_proof, strict=True))
         stored_key = hashlib.new(self._hash, client_key).digest()
         return hmac.compare_digest(stored_key, credential.stored_key) & (len(proof) == len(signature))
 
@@ -179,7 +185,10 @@ class _FirstMessage:
 
     def __init__(self, users: Users, mechanism: str, name: str, match: re.Match[str]) -> None:
         self.name = name
-        self.header, self.bare = match["header"], match["bare"]
+        self.header, self.bare = (
+            match["header"],
+            match["bare"],
+        )  # RFC 5802: gs2-header, client-first-message-bare
         self.credential, self.is_known = users.credential(mechanism, name)
         self.nonce = match["nonce"] + secrets.token_urlsafe(_NONCE_BYTES)
         salt = b64encode(self.credential.salt).decode()
@@ -188,9 +197,9 @@ class _FirstMessage:
 
 OAUTHBEARER = "OAUTHBEARER"
 
-_INVALID = '{"status":"invalid_token"}'
+_INVALID_STATUS = '{"status":"invalid_token"}'
 _PAIRS = re.compile(r"(?P<key>[A-Za-z]+)=(?P<value>[\x21-\x7e \t\r\n]+)\x01")
-_FIRST = re.compile(
+_OAUTH_FIRST = re.compile(
     rf"n,(?:a=(?P<acts_as>{NAME_PATTERN}))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
 )
 _AUTH = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_.a-zA-Z0-9]+)", re.ASCII)
@@ -250,8 +259,10 @@ class TokenValidator:
         """Add a key. Keys for encryption, and keys of unsupported types and curves, are skipped."""
         if "d" in key:
             raise InvalidJwks("it has a private key")
-        usable = _ALGORITHMS.get((key["kty"], key.get("crv")), ()) if key.get("use", "sig") == "sig" else ()
-        algorithms = tuple(name for name in usable if name == key.get("alg", name))
+        # A key without `use` is for signatures, and a key without `alg` is for all algorithms of its type.
+        is_for_signatures = key.get("use", "sig") == "sig"
+        of_type = _ALGORITHMS.get((key["kty"], key.get("crv")), ()) if is_for_signatures else ()
+        algorithms = tuple(name for name in of_type if name == key.get("alg", name))
         if algorithms:
             self._keys.append(_Key(key.get("kid"), jwt.PyJWK(dict(key)).key, algorithms))
 
@@ -260,7 +271,8 @@ class TokenValidator:
         claims = self._claims(token)
         claimed = claims.get(self._settings.sub_claim_name)
         name = trimmed(claimed) if isinstance(claimed, str) else ""
-        if not 0 < len(name.strip()) <= len(name) <= MAX_NAME_CHARS:
+        is_blank = not name.strip()
+        if is_blank or len(name) > MAX_NAME_CHARS:
             raise InvalidToken("its subject is not a name")
         if not _is_scope(claims.get(self._settings.scope_claim_name)):
             raise InvalidToken("its scope is neither a text nor a list of texts")
@@ -268,7 +280,7 @@ class TokenValidator:
 
     def _claims(self, token: str) -> dict[str, Any]:
         """Return the claims of a token with a valid signature. Raises InvalidToken."""
-        refused = InvalidToken("no key of the JWKS file fits it")
+        refusal = InvalidToken("no key of the JWKS file fits it")
         try:
             header = jwt.get_unverified_header(token)
             for key in self._keys:
@@ -276,13 +288,14 @@ class TokenValidator:
                     try:
                         return self._decode(token, key)
                     except InvalidSignatureError as error:
-                        refused = InvalidToken(type(error).__name__)
+                        refusal = InvalidToken(type(error).__name__)  # another key may fit
         # Claims may have any type and size, so any error that they cause refuses the token.
         except Exception as error:
             raise InvalidToken(type(error).__name__) from error
-        raise refused
+        raise refusal
 
     def _decode(self, token: str, key: "_Key") -> dict[str, Any]:
+        """Return the claims of a token that this key has signed. Raises PyJWT's errors."""
         settings = self._settings
         claims: dict[str, Any] = jwt.decode(
             token,
@@ -301,6 +314,8 @@ class TokenValidator:
 
 
 class _Key(Struct, frozen=True):
+    """A public key, and the algorithms for which it may be used."""
+
     key_id: object
     key: Any
     algorithms: tuple[str, ...]
@@ -319,32 +334,27 @@ class OAuthBearerExchange:
         """
         if self._refused is not None:
             return self._refused
-        match = _FIRST.fullmatch(message.decode("latin-1"))
-        auth = None if match is None else dict(_PAIRS.findall(match["pairs"])).get("auth")
-        given = None if auth is None else _AUTH.fullmatch(auth)
-        if match is None or given is None or given["scheme"].lower() != "bearer":
+        match = _OAUTH_FIRST.fullmatch(message.decode("latin-1"))
+        auth_text = None if match is None else dict(_PAIRS.findall(match["pairs"])).get("auth")
+        auth = None if auth_text is None else _AUTH.fullmatch(auth_text)
+        if match is None or auth is None or auth["scheme"].lower() != "bearer":
             return AuthenticationRefused("a malformed message of OAUTHBEARER")
         try:
-            token = self._tokens.check(given["token"])
+            accepted = self._tokens.check(auth["token"])
         except InvalidToken as error:
-            self._refused = AuthenticationRefused(f"the token is not valid: {error}", _INVALID)
-            return Continues(_INVALID.encode())
+            self._refused = AuthenticationRefused(f"the token is not valid: {error}", _INVALID_STATUS)
+            return Continues(_INVALID_STATUS.encode())
         acts_as = match["acts_as"]
-        if acts_as is not None and unescaped(acts_as) != token.name:
+        if acts_as is not None and unescaped(acts_as) != accepted.name:
             return AuthenticationRefused(
-                f"user {quoted(token.name)} asks to act for another",
+                f"user {quoted(accepted.name)} asks to act for another",
                 "Authentication failed: Client requested an authorization id that is different from the "
                 "token's principal name",
             )
-        return token
+        return accepted
 
 
 def _is_scope(scope: object) -> bool:
     if isinstance(scope, list):
         return all(isinstance(part, str) for part in scope)
     return scope is None or isinstance(scope, str)
-
-
-def remaining_ms(expires_at_ms: int) -> int:
-    """Return the milliseconds until a credential expires, 0 if it has expired."""
-    return max(0, expires_at_ms - round(time.time() * MS_PER_S))

@@ -5,6 +5,7 @@ client gets the lifetime, and authenticates again before the session expires, wi
 user. A client whose session has expired may only authenticate: any other request closes the connection.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Self
@@ -19,7 +20,6 @@ from gateway.security.mechanisms import (
     Continues,
     ExchangeResult,
     ServerExchange,
-    remaining_ms,
 )
 from gateway.wire.codec import GatewayError
 from kafka_why.contract.messages import ANONYMOUS, ErrorCode
@@ -47,10 +47,10 @@ class ClientSession:
     """The authentication state of a connection.
 
     `mechanisms` returns the current mechanisms by name. It is None without SASL at the gateway. With
-    `by_broker` a broker authenticates the client, and `accept` is called with the result. `principal` is the
-    client's principal as Kafka writes it, `User:NAME`. It is `ANONYMOUS` until the client has authenticated.
-    `failed` is the reason why the authentication failed, or None. After a failure the gateway closes the
-    connection.
+    `brokers_authenticate` a broker authenticates the client, and `accept` is called with the result.
+    `principal` is the client's principal as Kafka writes it, `User:NAME`. It is `ANONYMOUS` until the client
+    has authenticated. `failure` is the reason why the authentication failed, or None. After a failure the
+    gateway closes the connection.
     """
 
     def __init__(
@@ -59,29 +59,29 @@ class ClientSession:
         *,
         principal: str = ANONYMOUS,
         max_reauth_ms: int = NO_LIMIT_MS,
-        by_broker: bool = False,
+        brokers_authenticate: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mechanisms = mechanisms
         self._clock = clock
         self._max_reauth_ms = max_reauth_ms
-        self._mechanism: str | None = None
-        self._exchange: ServerExchange | None = None
-        self.is_authenticated = mechanisms is None and not by_broker
+        self._mechanism: str | None = None  # of the first authentication, which later ones have to repeat
+        self._exchange: ServerExchange | None = None  # set while an authentication is in progress
+        self.is_authenticated = mechanisms is None and not brokers_authenticate
         """True if the client has ever authenticated, or need not authenticate."""
-        self._begun_again_at_s: float | None = None
-        self._expires_at_s: float | None = None
-        self.by_broker = by_broker
+        self._reauthenticated_at_s = -math.inf
+        self._expires_at_s: float | None = None  # None: never
+        self.brokers_authenticate = brokers_authenticate
         self.is_sasl_required = not self.is_authenticated
         """True if clients have to authenticate."""
         self.principal = principal
-        self.failed: str | None = None
+        self.failure: str | None = None
 
     @classmethod
     def refused(cls, why: str) -> Self:
         """Return a session that refuses all requests."""
-        session = cls(lambda: {})
-        session.failed = why
+        session = cls(lambda: {})  # without any mechanism, no authentication can begin
+        session.failure = why
         return session
 
     @property
@@ -93,7 +93,7 @@ class ClientSession:
 
     @property
     def has_ended(self) -> bool:
-        """True if the session has expired, and the client has not authenticated again."""
+        """True if the session has expired, or while the client authenticates again."""
         return self.is_authenticated and not self.is_open
 
     def tenant(self, address: str) -> str:
@@ -109,22 +109,22 @@ class ClientSession:
         """Begin an authentication with this mechanism. Return the error for the client."""
         if self._exchange is not None:
             return self._fail(GatewayError.ILLEGAL_SASL_STATE, "a second SaslHandshake")
-        if self.is_authenticated and not self._may_begin_again():
+        if self.is_authenticated and not self._may_reauthenticate():
             return GatewayError.ILLEGAL_SASL_STATE
         offered: Mechanisms = {} if self._mechanisms is None else self._mechanisms()
         if mechanism not in offered:
             return self._fail(GatewayError.UNSUPPORTED_SASL_MECHANISM, f"SASL mechanism {quoted(mechanism)}")
         self._exchange = offered[mechanism]()
         if self._mechanism not in (None, mechanism):
-            self._exchange = _OtherMechanism(mechanism, str(self._mechanism))
+            self._exchange = _RefusingExchange(mechanism, str(self._mechanism))
         self._mechanism = mechanism
         return ErrorCode.NONE
 
     def authenticate(self, message: bytes) -> AuthenticateReply:
         """Evaluate the client's next message."""
         if self._exchange is None:
-            if not self.is_open:
-                self.failed = "SaslAuthenticate out of turn"
+            if not self.is_open:  # a session that is open goes on after the error
+                self.failure = "SaslAuthenticate out of turn"
             return AuthenticateReply(
                 GatewayError.ILLEGAL_SASL_STATE, "SaslAuthenticate without a SaslHandshake before it"
             )
@@ -132,10 +132,13 @@ class ClientSession:
         if isinstance(outcome, Continues):
             return AuthenticateReply(ErrorCode.NONE, auth_bytes=outcome.reply)
         if isinstance(outcome, AuthenticationRefused):
-            again = "re-authentication" if self.is_authenticated else "authentication"
+            during = "re-authentication" if self.is_authenticated else "authentication"
             error = self._fail(GatewayError.SASL_AUTHENTICATION_FAILED, outcome.why)
-            general = f"Authentication failed during {again} due to invalid credentials with SASL mechanism "
-            return AuthenticateReply(error, outcome.message or general + str(self._mechanism))
+            default_message = (
+                f"Authentication failed during {during} due to invalid credentials with SASL mechanism "
+                f"{self._mechanism}"
+            )
+            return AuthenticateReply(error, outcome.message or default_message)
         lifetime_ms = self._lifetime_ms(outcome)
         self._open(outcome.name, lifetime_ms)
         return AuthenticateReply(
@@ -152,18 +155,16 @@ class ClientSession:
         self.principal = principal_of(name)
         self._expires_at_s = None if lifetime_ms is None else self._clock() + lifetime_ms / MS_PER_S
 
-    def _may_begin_again(self) -> bool:
-        """Return True if the client may authenticate again.
+    def _may_reauthenticate(self) -> bool:
+        """Return True, and record the time, if the client may authenticate again.
 
         As in Kafka, only a session that expires is renewed, at most once a second.
         """
         now_s = self._clock()
-        begun_at_s = self._begun_again_at_s
-        if self._expires_at_s is None:
+        is_late_enough = now_s - self._reauthenticated_at_s >= MIN_REAUTHENTICATION_INTERVAL_S
+        if self._expires_at_s is None or not is_late_enough:
             return False
-        if begun_at_s is not None and now_s - begun_at_s < MIN_REAUTHENTICATION_INTERVAL_S:
-            return False
-        self._begun_again_at_s = now_s
+        self._reauthenticated_at_s = now_s
         return True
 
     def _refuse_other_user(self, outcome: ExchangeResult) -> ExchangeResult:
@@ -171,31 +172,32 @@ class ClientSession:
         if isinstance(outcome, AuthenticationAccepted) and self.is_authenticated:
             principal = principal_of(outcome.name)
             if principal != self.principal:
-                before, after = quoted(self.principal), quoted(principal)
                 return AuthenticationRefused(
-                    f"re-authentication of {before} as {after}",
+                    f"re-authentication of {quoted(self.principal)} as {quoted(principal)}",
                     f"Cannot change principals during re-authentication from {self.principal} to {principal}",
                 )
         return outcome
 
     def _lifetime_ms(self, accepted: AuthenticationAccepted) -> int | None:
+        """Return the lifetime of the session, or None if it does not expire."""
         limits = [] if self._max_reauth_ms == NO_LIMIT_MS else [self._max_reauth_ms]
         if accepted.expires_at_ms is not None:
-            limits.append(remaining_ms(accepted.expires_at_ms))
+            limits.append(max(0, accepted.expires_at_ms - round(time.time() * MS_PER_S)))
         return min(*limits, _MAX_LIFETIME_MS) if limits else None
 
     def _fail(self, error: GatewayError, why: str) -> GatewayError:
-        self.failed = why
+        """Record the failure of the authentication. Return the error for the client."""
+        self.failure = why
         return error
 
 
-class _OtherMechanism:
+class _RefusingExchange:
     """An exchange that refuses re-authentication with another mechanism."""
 
-    def __init__(self, mechanism: str, before: str) -> None:
+    def __init__(self, mechanism: str, first_mechanism: str) -> None:
         self._message = (
             f"SASL mechanism '{mechanism}' requested by client is not supported for re-authentication of "
-            f"mechanism '{before}'"
+            f"mechanism '{first_mechanism}'"
         )
 
     def evaluate(self, _: bytes) -> ExchangeResult:

@@ -8,22 +8,20 @@ them.
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from math import inf, isfinite
-from typing import Protocol, TypedDict
 from uuid import UUID
 from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from msgspec import structs
 
 from gateway.log_text import RateLimitedWarning
 from gateway.telemetry.otlp import Decompressor, ResourceMetrics
 from gateway.wire.codec import GatewayError
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import encode
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.messages import RECORD_VERSION, ErrorCode
+from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.telemetry import GroupDeliveries, MemberTelemetry, deliveries_key, telemetry_key
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader, TopicsMissing
@@ -54,52 +52,39 @@ INTERVAL_MIN_MS, INTERVAL_MAX_MS = 100, 3_600_000
 _INT32_SIGN = 1 << 31
 
 
-@dataclass(frozen=True)
-class MetricsSubscription:
-    """The subscription of all clients. Gateways with the same `interval_ms` have the same subscription."""
+REQUESTED_METRICS = [PREFIX + name for name in METRICS]
+"""The prefixes of the names of metrics that clients push."""
 
-    interval_ms: int
 
-    @cached_property
-    def requested_metrics(self) -> list[str]:
-        """The prefixes of the names of metrics that clients push."""
-        return [PREFIX + name for name in METRICS]
+class ClientTelemetry:
+    """The subscription of all clients, and the handling of their pushes. `write` writes the record of a push,
+    which may be lost.
 
-    def id_for(self, client_instance_id: UUID) -> int:
+    Gateways with the same `interval_ms` have the same subscription. `interval_s` is the least time between
+    two pushes of a client.
+    """
+
+    def __init__(self, interval_ms: int, write: Callable[[MemberTelemetry], None]) -> None:
+        self.interval_ms = interval_ms
+        self.interval_s = interval_ms / 1000
+        self.decompressor = Decompressor(MAX_BYTES)
+        self.write = write
+
+    def subscription_id(self, client_instance_id: UUID) -> int:
         """Return the id of the subscription for this client, a 32-bit number.
 
         As in Kafka, the id depends only on the subscription and the client, so a client may push through any
         gateway.
         """
-        content = f"{self.requested_metrics}{self.interval_ms}".encode()
+        content = f"{REQUESTED_METRICS}{self.interval_ms}".encode()
         number = crc32(client_instance_id.bytes, crc32(content))
+        # As a signed number, which is negative if the sign bit is set.
         return number - 2 * (number & _INT32_SIGN)
 
 
-class Evidence(Protocol):
-    """The receiver of the records."""
-
-    def write(self, record: MemberTelemetry) -> None:
-        """Write a record, which may be lost."""
-
-
-class ClientTelemetry:
-    """The subscription of all clients, and the handling of their pushes."""
-
-    def __init__(self, interval_ms: int, evidence: Evidence) -> None:
-        self.subscription = MetricsSubscription(interval_ms)
-        self.decompressor = Decompressor(MAX_BYTES)
-        self.evidence = evidence
-
-    @property
-    def interval_s(self) -> float:
-        """The least time between two pushes of a client."""
-        return self.subscription.interval_ms / 1000
-
-
-_RESERVED = UUID(int=1)  # Kafka's Uuid.RESERVED; a message with the id 0 has None
+_RESERVED = UUID(int=1)  # Kafka's Uuid.RESERVED; the codec decodes the id 0 as None
 # After one of these errors a client requests its subscription at once.
-_ASK_AGAIN = (GatewayError.UNKNOWN_SUBSCRIPTION_ID, GatewayError.UNSUPPORTED_COMPRESSION_TYPE)
+_ERRORS_TO_ASK_AGAIN = (GatewayError.UNKNOWN_SUBSCRIPTION_ID, GatewayError.UNSUPPORTED_COMPRESSION_TYPE)
 
 
 @dataclass(slots=True)
@@ -108,14 +93,15 @@ class ClientMetricsInstance:
 
     _last_get_s: float = -inf
     _last_push_s: float = -inf
-    _last_error: int = 0
-    _is_terminating: bool = False
+    _last_error: int = 0  # of the last push
+    _is_terminating: bool = False  # the client has sent its last push
 
     def accept_get(self, now_s: float, interval_s: float) -> int:
         """Accept or refuse a GetTelemetrySubscriptions. Return its error, or 0."""
-        if now_s - max(self._last_get_s, self._last_push_s) >= interval_s:
+        is_due = now_s - max(self._last_get_s, self._last_push_s) >= interval_s
+        if is_due:
             self._last_get_s = now_s
-        elif self._last_error not in _ASK_AGAIN:
+        elif self._last_error not in _ERRORS_TO_ASK_AGAIN:
             return GatewayError.THROTTLING_QUOTA_EXCEEDED
         self._last_error = 0
         return ErrorCode.NONE
@@ -129,13 +115,14 @@ class ClientMetricsInstance:
         if self._is_terminating:
             return ErrorCode.INVALID_REQUEST
         self._is_terminating = is_terminating
-        if self._last_get_s > self._last_push_s or now_s - self._last_push_s >= interval_s:
+        is_first_since_get = self._last_get_s > self._last_push_s
+        if is_first_since_get or now_s - self._last_push_s >= interval_s:
             self._last_push_s = now_s
         elif not is_terminating:
             return GatewayError.THROTTLING_QUOTA_EXCEEDED
         return ErrorCode.NONE
 
-    def answered(self, error: int) -> int:
+    def record_error(self, error: int) -> int:
         """Record and return the error in the answer to a push, or 0."""
         self._last_error = error
         return error
@@ -153,19 +140,12 @@ ID_MAX_CHARS = 1_024
 """A push with a longer id is not recorded, so a record has at most a few KiB."""
 
 
-class Pusher(TypedDict):
-    """The sender of a push: fields of MemberTelemetry."""
+def record_of(resources: Sequence[ResourceMetrics], push: MemberTelemetry) -> MemberTelemetry | None:
+    """Return `push` with the member and its metrics.
 
-    client_instance_id: str
-    client_id: str
-    client_host: str
-    principal: str
-    push_interval_ms: int
-    terminating: bool
-
-
-def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTelemetry | None:
-    """Return the record of a push, or None if the push has no member id or none of the requested metrics."""
+    Return None if the push has no member id, no group id, an id that is too long, or none of the requested
+    metrics.
+    """
     # A client that gets its member id while it builds a push may send two ids. The last id counts.
     attributes = next((r.attributes for r in reversed(resources) if _member_id(r.attributes)), None)
     if attributes is None:
@@ -174,16 +154,11 @@ def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTel
     instance_id = attributes.get(_GROUP_INSTANCE_ID)
     values = {name: value for resource in resources for name, value in resource.values.items()}
     metrics = {name: values[PREFIX + name] for name in METRICS if _has_value(values, PREFIX + name)}
-    is_short = all(len(text) <= ID_MAX_CHARS for text in (group_id, member_id, instance_id or ""))
-    if not (group_id and metrics and is_short):
+    are_short = all(len(text) <= ID_MAX_CHARS for text in (group_id, member_id, instance_id or ""))
+    if not group_id or not metrics or not are_short:
         return None
-    return MemberTelemetry(
-        version=RECORD_VERSION,
-        group_id=group_id,
-        member_id=member_id,
-        group_instance_id=instance_id,
-        metrics=metrics,
-        **pusher,
+    return structs.replace(
+        push, group_id=group_id, member_id=member_id, group_instance_id=instance_id, metrics=metrics
     )
 
 
@@ -197,7 +172,7 @@ def _member_id(attributes: Mapping[str, str]) -> str:
 
 
 def _has_value(values: Mapping[str, float], name: str) -> bool:
-    # Clients send NaN for an average of nothing, and -1 if there was no event.
+    """Return False for a metric that is absent, or NaN (an average of nothing), or -1 (no event yet)."""
     return name in values and isfinite(values[name]) and values[name] >= 0
 
 
@@ -221,7 +196,7 @@ class TelemetryWriter:
         self._topic = layout.telemetry_topic
         self._partitions = layout.request_partitions
         self._is_closing = False
-        self._dropped = RateLimitedWarning("what explains groups was not written", "records")
+        self._dropped_warning = RateLimitedWarning("telemetry records were not written", "records")
 
     def write(self, record: MemberTelemetry) -> None:
         """Write a record."""
@@ -229,16 +204,17 @@ class TelemetryWriter:
         self._write(record.group_id, key, encode(record))
 
     def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
-        """Write the record of share groups that has this number at this gateway."""
+        """Write a record of a share group's deliveries, the `number`th record of this gateway."""
         self._write(record.group_id, deliveries_key(record, number), encode(record))
 
     def _write(self, group_id: str, key: bytes, value: bytes) -> None:
+        """Queue a record at the producer, or drop it if that fails."""
         producer = self._producer = self._producer or self._build_producer()
         partition = partition_of(group_id, self._partitions)
         try:
             producer.produce(self._topic, value, key, partition, self._on_delivery)
         except (KafkaException, BufferError) as error:
-            self._dropped.add(error=str(error))
+            self._dropped_warning.add(error=str(error))
         producer.poll(0)
 
     def close(self) -> None:
@@ -248,17 +224,13 @@ class TelemetryWriter:
         self._is_closing = True
         if self._producer is not None:
             self._producer.flush(_CLOSE_TIMEOUT_S)
+            # Drop the records that are left. `flush` then calls their callbacks.
             self._producer.purge()
             self._producer.flush(0)
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is not None and not self._is_closing:
-            self._dropped.add(error=error.str())
-
-
-def telemetry_writer(client_config: ClientConfig, layout: TopicLayout) -> TelemetryWriter:
-    """Return a writer to the telemetry topic of this coordinator."""
-    return TelemetryWriter(partial(kafka_clients.telemetry_producer, client_config), layout)
+            self._dropped_warning.add(error=error.str())
 
 
 def expect_topic(client_config: ClientConfig, layout: TopicLayout) -> None:
@@ -266,9 +238,9 @@ def expect_topic(client_config: ClientConfig, layout: TopicLayout) -> None:
     KafkaError if no broker answers.
     """
     with TopicReader(client_config) as reader:
-        found = len(reader.partitions_of(layout.telemetry_topic))
-    if found != layout.request_partitions:
+        partitions = len(reader.partitions_of(layout.telemetry_topic))
+    if partitions != layout.request_partitions:
         raise TopicsMissing(
-            f"topic {layout.telemetry_topic} has {found} partitions, {layout.request_partitions} are "
+            f"topic {layout.telemetry_topic} has {partitions} partitions, {layout.request_partitions} are "
             "expected: a coordinator of this version makes it when it starts"
         )

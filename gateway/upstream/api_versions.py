@@ -5,10 +5,11 @@ connection.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from time import monotonic
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.upstream.cluster import Cluster
+from gateway.upstream.cluster import Cluster, at_any
 from gateway.upstream.connections import CLIENT_ID, SOFTWARE, Address, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
@@ -38,19 +39,23 @@ class CachedApiVersions:
     async def response(self, header: RequestHeader, rewrite: Rewrite) -> bytes:
         """Return a broker's response, changed by `rewrite`, to a request. Raises UpstreamLost."""
         cached = self._cached.get(header.api_version)
+        # While another caller requests a response, an old one is good enough.
         if cached is None or (_is_old(cached) and not self._requesting.locked()):
             async with self._requesting:
                 cached = self._cached.get(header.api_version)
-                if cached is None or _is_old(cached):
-                    cached = self._cached[header.api_version] = (
-                        await self._ask(header, rewrite, cached),
-                        _now_s(),
-                    )
-        return header.correlation_id.to_bytes(_CORRELATION_ID_BYTES, "big", signed=True) + cached[0]
+                if cached is None or _is_old(cached):  # no other caller has requested it meanwhile
+                    cached = await self._ask(header, rewrite, cached), monotonic()
+                    self._cached[header.api_version] = cached
+        body, _ = cached
+        return header.correlation_id.to_bytes(_CORRELATION_ID_BYTES, "big", signed=True) + body
 
     async def _ask(
         self, header: RequestHeader, rewrite: Rewrite, cached: tuple[bytes, float] | None
     ) -> bytes:
+        """Return a broker's response without its correlation id, or the cached one if no broker answers.
+
+        Raises UpstreamLost if there is no cached response.
+        """
         body = SOFTWARE if header.api_version >= _FIRST_WITH_SOFTWARE else {}
         request = codec.encode_request(
             ApiKey.ApiVersions, header.api_version, header.correlation_id, CLIENT_ID, body
@@ -61,7 +66,7 @@ class CachedApiVersions:
                 return await upstream.request(request)
 
         try:
-            response = await self._cluster.at_any(ask)
+            response = await at_any(self._cluster.addresses(), ask)
         except UpstreamLost:
             if cached is None:
                 raise
@@ -70,8 +75,4 @@ class CachedApiVersions:
 
 
 def _is_old(cached: tuple[bytes, float]) -> bool:
-    return _now_s() - cached[1] > AGE_MAX_S
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
+    return monotonic() - cached[1] > AGE_MAX_S

@@ -24,17 +24,18 @@ from kafka_why.contract.layout import is_topic_name
 _METADATA_VERSION = 12
 
 TOPIC_AGE_MAX_S = 30.0
-# The time for which the gateway caches that a topic does not exist. A new topic is found within this time.
+# The time for which the gateway caches that a topic does not exist. So a new topic is found within this time.
 _MISSING_AGE_MAX_S = 1.0
 # Above this number of answers, stale answers are removed, because clients may request any names.
 _CACHED_MAX = 10_000
 # The maximum numbers of keys in one Metadata request: of the caller, and of other callers. A request with all
 # of them takes about 15 ms of the event loop.
-_LOOKED_UP_AT_ONCE = 500
-_SHARED_AT_ONCE = 1_000
+_OWN_KEYS_MAX = 500
+_OTHERS_KEYS_MAX = 1_000
 _NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})
 
 K = TypeVar("K")  # a name or an id
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -60,8 +61,8 @@ class AllTopics:
 class _Answer:
     """A broker's answer about a name or an id."""
 
-    topic: ClusterTopic | None  # None without `is_absent`: the broker returned another error
-    at_s: float
+    topic: ClusterTopic | None  # None if it is absent, or the broker returned another error
+    at_s: float  # when the answer arrived, by `time.monotonic`
     number: int  # the request's number
     is_absent: bool = False  # no topic has the name or id
 
@@ -79,27 +80,28 @@ class _Lookup(dict[K, _Answer]):
         answer = self.get(key)
         if answer is None:
             return True
-        return _now_s() - answer.at_s > (_MISSING_AGE_MAX_S if answer.topic is None else age_max_s)
+        return time.monotonic() - answer.at_s > (_MISSING_AGE_MAX_S if answer.topic is None else age_max_s)
 
     def has_answer_since(self, key: K, number: int) -> bool:
+        """Return True if a request after the one with this number has answered the key."""
         return key in self and self[key].number > number
 
     def cached(self, keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic] | None:
         """Return the existing topics of these keys, or None if one of them has to be requested."""
-        found = {}
+        topics = {}
         for key in keys:
             if self.is_stale(key, age_max_s):
                 return None
             if (topic := self[key].topic) is not None:
-                found[key] = topic
-        return found
+                topics[key] = topic
+        return topics
 
     def forget_stale(self) -> None:
         """If there are many answers, remove the stale ones, and then the oldest without a topic."""
         if len(self) > _CACHED_MAX:
             for key in [key for key in self if self.is_stale(key, TOPIC_AGE_MAX_S)]:
                 del self[key]
-            # Clients choose these names.
+            # Answers without a topic are limited further, because clients choose their names.
             absent = [key for key, answer in self.items() if answer.topic is None]
             for key in absent[: max(0, len(absent) - _CACHED_MAX)]:
                 del self[key]
@@ -109,11 +111,11 @@ class Cluster:
     """A client of the brokers that requests metadata and caches it.
 
     One request runs at a time. Callers that wait meanwhile share the next request and its failure, so the
-    number of requests does not grow with the number of callers. Tenants whose names do not fit into one
-    request take turns.
+    number of requests does not grow with the number of callers. If the topics of all callers do not fit into
+    one request, tenants take turns.
 
     `nodes` has the address of every broker ever seen, by id. `live` has the ids in the latest metadata.
-    `access` has the gateway's own principal.
+    `access` authenticates the gateway's own principal.
     """
 
     def __init__(
@@ -129,10 +131,11 @@ class Cluster:
         self._numbers = count(1)
         self._by_name = _Lookup[str](lambda name: {"name": name, "topic_id": None})
         self._by_id = _Lookup[UUID](lambda topic_id: {"name": None, "topic_id": topic_id})
-        self._all: tuple[AllTopics, float] | None = None
+        self._all: tuple[AllTopics, float] | None = None  # and when they were requested, monotonic
         self._last_number = 0  # the number of the last request
-        self._began_s: float | None = None
-        self._lost: tuple[int, UpstreamLost] | None = None  # the number of the request that failed last
+        self._began_s: float | None = None  # when the running request began
+        self._last_failure: tuple[int, UpstreamLost] | None = None
+        """The number of the last request that failed, and its error."""
 
     @classmethod
     def of(cls, client_config: ClientConfig, limits: Limits) -> Self:
@@ -144,13 +147,13 @@ class Cluster:
 
     async def refresh(self) -> None:
         """Read the list of brokers. Raises UpstreamLost."""
-        arrived = self._last_number
+        seen_number = self._last_number
         async with self._turn:
-            with self._running(arrived):
+            with self._running(seen_number):
                 await self._metadata([])
 
     def update_brokers(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
-        """Store addresses from a broker's response. With `all_of_them` they are those of all live brokers."""
+        """Store addresses from a broker's response. With `all_of_them`, `brokers` are all live brokers."""
         self.nodes.update(brokers)
         if all_of_them:
             self.live = sorted(brokers)
@@ -161,14 +164,14 @@ class Cluster:
 
     async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""
-        arrived = self._last_number
+        seen_number = self._last_number
         async with self._turn:
-            with self._running(arrived):
+            with self._running(seen_number):
                 return await self._ask(api_key, api_version, body)
 
     def waited_s(self) -> float:
         """Return the seconds since the current request began, or 0 if no request runs."""
-        return 0.0 if self._began_s is None else _now_s() - self._began_s
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     def addresses(self) -> list[Address]:
         """Return the addresses of the live brokers in a random order, and then those of the bootstrap
@@ -188,36 +191,36 @@ class Cluster:
         # Invalid names are not requested, because other callers share the request and its failure.
         return await self._find(self._by_name, filter(is_topic_name, names), age_max_s)
 
-    async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic | None]:
+    async def describe_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic | None]:
         """Return the topic of each name, or None if a broker answered that it is absent. Raises UpstreamLost.
 
         A name with another error is omitted. The metadata is no older than `age_max_s`.
         """
-        wanted = list(dict.fromkeys(names))
-        found: dict[str, ClusterTopic | None] = dict(await self.topics(wanted, age_max_s))
-        return found | {name: None for name in wanted if name not in found and self._is_absent(name)}
+        unique_names = list(dict.fromkeys(names))
+        topics: dict[str, ClusterTopic | None] = dict(await self.topics(unique_names, age_max_s))
+        return topics | {name: None for name in unique_names if name not in topics and self._is_absent(name)}
 
     async def all_topics(self, age_max_s: float) -> AllTopics:
         """Return all topics of the cluster, by metadata no older than `age_max_s`. Raises UpstreamLost."""
-        if self._all is not None and _now_s() - self._all[1] <= age_max_s:
+        if self._all is not None and time.monotonic() - self._all[1] <= age_max_s:
             return self._all[0]
-        arrived = self._last_number
+        seen_number = self._last_number
         async with self._turn:
-            if self._all is None or _now_s() - self._all[1] > age_max_s:
-                with self._running(arrived):
-                    requested_s, at_ms = _now_s(), time.time_ns() // 1_000_000
-                    found = await self._metadata(None)
-                self._all = AllTopics({topic.name: topic for topic in found}, at_ms), requested_s
+            if self._all is None or time.monotonic() - self._all[1] > age_max_s:
+                with self._running(seen_number):
+                    requested_s, at_ms = time.monotonic(), time.time_ns() // 1_000_000
+                    topics = await self._metadata(topics=None)
+                self._all = AllTopics({topic.name: topic for topic in topics}, at_ms), requested_s
             return self._all[0]
 
     def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic] | None:
-        """Return the same as `topics`, or None if metadata would have to be requested."""
+        """Return the result of `topics`, or None if that needs a request to a broker."""
         return self._by_name.cached(filter(is_topic_name, names), age_max_s)
 
     def cached_topics_by_id(
         self, topic_ids: Iterable[UUID], age_max_s: float
     ) -> dict[UUID, ClusterTopic] | None:
-        """Return the same as `topics_by_id`, or None if metadata would have to be requested."""
+        """Return the result of `topics_by_id`, or None if that needs a request to a broker."""
         return self._by_id.cached(topic_ids, age_max_s)
 
     async def topics_by_id(
@@ -245,98 +248,95 @@ class Cluster:
 
     async def _find(self, lookup: _Lookup[K], keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic]:
         """Return the existing topics of these keys."""
-        left, found = iter(keys), dict[K, ClusterTopic]()
-        while part := list(islice(left, _LOOKED_UP_AT_ONCE)):
-            found |= await self._find_part(lookup, part, age_max_s)
-            if len(part) == _LOOKED_UP_AT_ONCE:
+        remaining_keys, topics = iter(keys), dict[K, ClusterTopic]()
+        while part := list(islice(remaining_keys, _OWN_KEYS_MAX)):
+            topics |= await self._find_part(lookup, part, age_max_s)
+            if len(part) == _OWN_KEYS_MAX:
                 # Other tasks run between the parts.
                 await asyncio.sleep(0)
-        return found
+        return topics
 
     async def _find_part(
         self, lookup: _Lookup[K], keys: Iterable[K], age_max_s: float
     ) -> dict[K, ClusterTopic]:
-        wanted = list(dict.fromkeys(keys))
-        stale = dict.fromkeys(key for key in wanted if lookup.is_stale(key, age_max_s))
+        """Return the existing topics of at most _OWN_KEYS_MAX keys, and request the stale ones first."""
+        unique_keys = list(dict.fromkeys(keys))
+        stale = dict.fromkeys(key for key in unique_keys if lookup.is_stale(key, age_max_s))
         if stale:
             lookup.awaited.update(stale)
-            arrived = self._last_number
+            seen_number = self._last_number
             async with self._turn:
-                # Another caller may have requested them meanwhile.
-                own = [
+                # Another caller may have requested some of them meanwhile.
+                to_request = [
                     key
                     for key in stale
-                    if lookup.is_stale(key, age_max_s) and not lookup.has_answer_since(key, arrived)
+                    if lookup.is_stale(key, age_max_s) and not lookup.has_answer_since(key, seen_number)
                 ]
-                own += [key for key in wanted if key not in lookup and key not in stale]
-                if own:
-                    await self._request(lookup, own, arrived)
-        found = {key: lookup[key].topic for key in wanted}
+                # While this caller waited, `forget_stale` may have removed answers that were fresh.
+                to_request += [key for key in unique_keys if key not in lookup and key not in stale]
+                if to_request:
+                    await self._request(lookup, to_request, seen_number)
+        topics = {key: lookup[key].topic for key in unique_keys}
         if stale:
             lookup.forget_stale()
-        return {key: topic for key, topic in found.items() if topic is not None}
+        return {key: topic for key, topic in topics.items() if topic is not None}
 
-    async def _request(self, lookup: _Lookup[K], own: Iterable[K], arrived: int) -> None:
-        """Request metadata of a caller's own keys, and of other awaited keys."""
-        keys = dict.fromkeys([*own, *islice(lookup.awaited, _SHARED_AT_ONCE)])
+    async def _request(self, lookup: _Lookup[K], own_keys: Iterable[K], seen_number: int) -> None:
+        """Request metadata of a caller's own keys, and of keys that other callers await."""
+        keys = dict.fromkeys([*own_keys, *islice(lookup.awaited, _OTHERS_KEYS_MAX)])
         for key in keys:
             lookup.awaited.pop(key, None)
-        with self._running(arrived):
+        with self._running(seen_number):
             await self._metadata([lookup.request(key) for key in keys])
         for key in keys:
+            # A key without a topic in the response gets an answer, too, so that it is not requested at once.
             if not lookup.has_answer_since(key, self._last_number - 1):
-                lookup[key] = _Answer(None, _now_s(), self._last_number)
+                lookup[key] = _Answer(topic=None, at_s=time.monotonic(), number=self._last_number)
 
     @contextmanager
-    def _running(self, arrived: int) -> Iterator[None]:
+    def _running(self, seen_number: int) -> Iterator[None]:
         """Mark a request as running.
 
-        `arrived` is the number of the last request when the caller began to wait. Raises UpstreamLost if a
-        later request has failed, because the caller's request would probably fail, too, and other callers
+        `seen_number` is the number of the last request when the caller began to wait. Raises UpstreamLost if
+        a later request has failed, because the caller's request would probably fail, too, and other callers
         would wait for it.
         """
-        if self._lost is not None and self._lost[0] > arrived:
-            raise type(self._lost[1])(*self._lost[1].args)
+        failed_number, failure = self._last_failure or (0, None)
+        if failure is not None and failed_number > seen_number:
+            # Each caller raises an error of its own, with the same text.
+            raise type(failure)(*failure.args)
         self._last_number += 1
-        self._began_s = _now_s()
+        self._began_s = time.monotonic()
         try:
             yield
         except UpstreamLost as error:
-            self._lost = self._last_number, error
+            self._last_failure = self._last_number, error
             raise
         finally:
             self._began_s = None
 
     async def _metadata(self, topics: list[codec.Fields] | None) -> list[ClusterTopic]:
-        """Request these topics and cache the answers, or all topics for None. Return existing topics."""
+        """Request these topics and cache the answers. If `topics` is None, request all topics. Return the
+        existing topics.
+        """
         request = {"topics": topics, "allow_auto_topic_creation": False}
         answer = await self._ask(ApiKey.Metadata, _METADATA_VERSION, request)
         brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         self.update_brokers(brokers, all_of_them=True)
-        found = []
+        existing = []
         for topic in answer.topics:
             if topic.error_code == 0:
-                existing = ClusterTopic(topic.name, topic.topic_id, len(topic.partitions), topic.is_internal)
-                found.append(existing)
+                partitions = len(topic.partitions)
+                existing.append(ClusterTopic(topic.name, topic.topic_id, partitions, topic.is_internal))
             elif topic.error_code in _NO_TOPIC and topic.name:
-                self._by_name[topic.name] = _Answer(None, _now_s(), self._last_number, is_absent=True)
-        if topics is not None:
-            for existing in found:
-                entry = _Answer(existing, _now_s(), self._last_number)
-                self._by_name[existing.name] = entry
-                if existing.topic_id is not None:
-                    self._by_id[existing.topic_id] = entry
-        return found
-
-    async def at_any(self, act: Callable[[Address], Awaitable[T]]) -> T:
-        """Return the result of `act` at the first broker that answers. Raises the last UpstreamLost."""
-        lost = UpstreamLost("no broker is known")
-        for address in self.addresses():
-            try:
-                return await act(address)
-            except UpstreamLost as error:
-                lost = error
-        raise lost
+                self._by_name[topic.name] = _Answer(None, time.monotonic(), self._last_number, is_absent=True)
+        if topics is not None:  # `_all` caches all topics
+            for found in existing:
+                entry = _Answer(found, time.monotonic(), self._last_number)
+                self._by_name[found.name] = entry
+                if found.topic_id is not None:
+                    self._by_id[found.topic_id] = entry
+        return existing
 
     async def _ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to the broker that answered last, else to any broker. Raises UpstreamLost."""
@@ -348,18 +348,26 @@ class Cluster:
         async def ask_at(address: Address) -> Any:
             return await self._ask_on(await self.connect(address), api_key, api_version, body)
 
-        return await self.at_any(ask_at)
+        return await at_any(self.addresses(), ask_at)
 
     async def _ask_on(self, upstream: Upstream, api_key: int, api_version: int, body: codec.Fields) -> Any:
+        """Send a request on this connection, and keep the connection for the next request."""
         encode = codec.encode_frequent if api_key == ApiKey.Metadata else codec.encode_request
         decode = offload.decode_frequent if api_key == ApiKey.Metadata else offload.decode_response
         answer = await upstream.request(encode(api_key, api_version, next(self._numbers), CLIENT_ID, body))
-        self._upstream = upstream
+        self._upstream = upstream  # for the next request, because this broker answers
         return await decode(api_key, api_version, answer)
 
 
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
+async def at_any(servers: Iterable[S], act: Callable[[S], Awaitable[T]]) -> T:
+    """Return the result of `act` at the first server that answers. Raises the last OSError."""
+    last_error: OSError = UpstreamLost("no broker is known")
+    for server in servers:
+        try:
+            return await act(server)
+        except OSError as error:
+            last_error = error
+    raise last_error
 
 
 # The coordinator's own topics. The gateway shows them to clients as internal topics, like Kafka's
@@ -370,8 +378,8 @@ def _now_s() -> float:
 class InternalTopics:
     """The coordinator's own topics, `own`.
 
-    `names` are the topics that clients see as internal: all of `own`, or none with `exposed`. Patterns never
-    match a topic of `own`, as for the topic watcher.
+    `names` are the topics that clients see as internal: all of `own`, or none with `exposed`. Even then, the
+    pattern of a subscription matches no topic of `own`.
     """
 
     def __init__(self, own: Iterable[str] = (), *, exposed: bool = False) -> None:
@@ -383,10 +391,10 @@ class InternalTopics:
     async def ids(self, cluster: Cluster) -> frozenset[UUID]:
         """Return the topics' ids from metadata. Raises UpstreamLost if no broker has ever answered."""
         try:
-            found = await cluster.topics(self.names)
+            topics = await cluster.topics(self.names)
         except UpstreamLost:
             if not self._ids:
                 raise
         else:
-            self._ids |= {topic.topic_id for topic in found.values() if topic.topic_id is not None}
+            self._ids |= {topic.topic_id for topic in topics.values() if topic.topic_id is not None}
         return self._ids

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, Self, cast
 
 from kafka.net.sasl import get_sasl_mechanism
-from kafka.net.sasl.scram import ScramClient
+from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 from kafka.protocol.api_key import ApiKey
 
 from gateway.limits import Limits
@@ -17,6 +17,7 @@ from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, size_prefix
 from kafka_why.connections.address import Address as Address
 from kafka_why.connections.used_settings import ClientConfigError
+from kafka_why.errors import UserFacingError
 
 # The gateway's side of SASL towards the brokers, without IO: PLAIN, SCRAM and OAUTHBEARER.
 
@@ -26,13 +27,13 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 # The minimum that Kafka's brokers store: org.apache.kafka.common.security.scram.internals.ScramMechanism.
 _MIN_ITERATIONS = 4096
-# More salted passwords are not cached. A broker has one salt for a user and mechanism until the password
-# changes.
+# The maximum number of cached salted passwords. A broker has one salt for a user and mechanism until the
+# password changes.
 _SALTED_MAX = 16
 
 
 class SaslError(ValueError):
-    """The broker violates the exchange's protocol. The error's text is a sentence."""
+    """The broker violates the exchange's protocol. In the error's text, `it` is the broker."""
 
 
 class ClientExchange(Protocol):
@@ -63,45 +64,44 @@ class Sasl:
             )
         self._settings = dict(settings)
         self._salted: dict[tuple[bytes, int], bytes] = {}
+        """Salted passwords for SCRAM, by salt and number of iterations."""
 
     def begin(self) -> ClientExchange:
         """Begin an authentication."""
-        if self.mechanism.startswith("SCRAM-"):
-            return _Scram(self._settings, self._salted)
         # Without `security_protocol`, because kafka-python would log a warning about it for each connection.
-        given = {name: value for name, value in self._settings.items() if name.startswith("sasl_")}
-        return cast(ClientExchange, get_sasl_mechanism(self.mechanism)(**given))
+        sasl_settings = {name: value for name, value in self._settings.items() if name.startswith("sasl_")}
+        if self.mechanism.startswith("SCRAM-"):
+            return cast(ClientExchange, _Scram(sasl_settings, self._salted))
+        return cast(ClientExchange, get_sasl_mechanism(self.mechanism)(**sasl_settings))
 
 
-class _Scram:
+class _Scram(SaslMechanismScram):  # type: ignore[misc]
+    """The SCRAM exchange of kafka-python, with cached salted passwords. Its `receive` raises SaslError."""
+
     def __init__(self, settings: Mapping[str, Any], salted: dict[tuple[bytes, int], bytes]) -> None:
-        user, password = settings["sasl_plain_username"], settings["sasl_plain_password"]
-        self._client = _SaltingOnce(user, password, settings["sasl_mechanism"])
-        self._client.salted = salted
-        self._answers = 0
+        super().__init__(**settings)
+        self._scram_client = _CachingScramClient(
+            settings["sasl_plain_username"], settings["sasl_plain_password"], self.mechanism
+        )
+        self._scram_client.salted = salted
 
-    def auth_bytes(self) -> bytes:
-        return bytes(self._client.final_message() if self._answers else self._client.first_message())
-
-    def receive(self, auth_bytes: bytes) -> None:
+    def receive(self, auth_bytes: bytes) -> object:
         try:
-            if self._answers:
-                self._client.process_server_final_message(auth_bytes)
-            else:
-                self._client.process_server_first_message(auth_bytes)
+            return super().receive(auth_bytes)
         except SaslError:
             raise
         except (KeyError, ValueError) as error:
-            # Only a broker with the user's credentials can sign the exchange.
-            what = "does not prove that it has the user's credentials" if self._answers else "is malformed"
-            raise SaslError(f"its message of the SCRAM exchange {what}") from error
-        self._answers += 1
+            # Only a broker with the user's credentials can sign the exchange, which its last message does.
+            is_last_message = bool(self._state)
+            problem = (
+                "does not prove that it has the user's credentials" if is_last_message else "is malformed"
+            )
+            raise SaslError(f"its message of the SCRAM exchange {problem}") from error
 
-    def is_done(self) -> bool:
-        return self._answers == 2
 
+class _CachingScramClient(ScramClient):  # type: ignore[misc]
+    """kafka-python's calculation of SCRAM messages, with a cache, because salting a password is slow."""
 
-class _SaltingOnce(ScramClient):  # type: ignore[misc]
     salted: dict[tuple[bytes, int], bytes]
     salted_password: bytes
 
@@ -163,7 +163,7 @@ _RENEWED_AFTER = 0.85, 0.95
 _TEXT_MAX_CHARS = 200
 
 
-class UpstreamLost(ConnectionError):
+class UpstreamLost(UserFacingError, ConnectionError):
     """A broker cannot be reached, or closed the connection."""
 
 
@@ -187,10 +187,10 @@ class Upstream:
         self._address = address
         self._limits = limits
         self._access = access
-        self._left: int | None = None
+        self._unread_bytes: int | None = None
         """The number of unread bytes of the next response, or None before its size is read."""
-        self._is_answered = False
-        self._due_at_s: float | None = None
+        self._has_answered = False
+        self._reauthenticate_at_s: float | None = None  # on the event loop's clock; None: never
 
     @classmethod
     async def open(cls, address: Address, limits: Limits, access: BrokerAccess = PLAIN_TEXT) -> Self:
@@ -224,11 +224,14 @@ class Upstream:
         return self._reader.at_eof()
 
     @property
-    def is_due(self) -> bool:
+    def is_reauthentication_due(self) -> bool:
         """True if the gateway has to authenticate again, because the broker limits a session's lifetime
         (KIP-368).
         """
-        return self._due_at_s is not None and asyncio.get_running_loop().time() >= self._due_at_s
+        return (
+            self._reauthenticate_at_s is not None
+            and asyncio.get_running_loop().time() >= self._reauthenticate_at_s
+        )
 
     async def authenticate(self) -> None:
         """Authenticate if `access` has SASL. No request may be in flight. Raises UpstreamLost."""
@@ -238,23 +241,27 @@ class Upstream:
             async with asyncio.timeout(self._limits.upstream_timeout_s):
                 lifetime_ms = await self._log_in()
         except TimeoutError as error:
-            raise self._lost(f"no authentication within {self._limits.upstream_timeout_s:g} s") from error
-        self._due_at_s = None
+            raise self._lost_error(
+                f"no authentication within {self._limits.upstream_timeout_s:g} s"
+            ) from error
+        self._reauthenticate_at_s = None
         if lifetime_ms > 0:
-            part = random.uniform(*_RENEWED_AFTER)  # noqa: S311 - no secret
-            lifetime_s = lifetime_ms / 1000 * part
-            self._due_at_s = asyncio.get_running_loop().time() + lifetime_s
+            part_of_lifetime = random.uniform(*_RENEWED_AFTER)  # noqa: S311 - no secret
+            renewed_after_s = lifetime_ms / 1000 * part_of_lifetime
+            self._reauthenticate_at_s = asyncio.get_running_loop().time() + renewed_after_s
 
     async def _log_in(self) -> int:
         """Authenticate, and return the session's lifetime in ms, or 0 if it has no end."""
-        assert self._access.sasl is not None
+        assert self._access.sasl is not None, "the caller has checked it"
         mechanism = self._access.sasl.mechanism
-        agreed = await self._ask(ApiKey.SaslHandshake, _HANDSHAKE_VERSION, {"mechanism": mechanism})
-        if agreed.error_code == _UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(agreed.mechanisms)
-            raise self._refused(f"it has no SASL mechanism {mechanism}, it has {offered}")
-        if agreed.error_code:
-            raise self._refused(f"it does not authenticate by SASL at this port (error {agreed.error_code})")
+        handshake = await self._ask(ApiKey.SaslHandshake, _HANDSHAKE_VERSION, {"mechanism": mechanism})
+        if handshake.error_code == _UNSUPPORTED_SASL_MECHANISM:
+            offered = ", ".join(handshake.mechanisms)
+            raise self._refused_error(f"it has no SASL mechanism {mechanism}, it has {offered}")
+        if handshake.error_code:
+            raise self._refused_error(
+                f"it does not authenticate by SASL at this port (error {handshake.error_code})"
+            )
         exchange = self._access.sasl.begin()
         lifetime_ms = 0
         while not exchange.is_done():
@@ -262,15 +269,15 @@ class Upstream:
                 # In a thread, because a token may have to be requested.
                 message = await asyncio.to_thread(exchange.auth_bytes)
             except Exception as error:
-                raise self._refused(f"no message of {mechanism} could be built: {error}") from error
+                raise self._refused_error(f"no message of {mechanism} could be built: {error}") from error
             answer = await self._ask(ApiKey.SaslAuthenticate, _AUTHENTICATE_VERSION, {"auth_bytes": message})
             if answer.error_code:
                 why = answer.error_message or f"error {answer.error_code}"
-                raise self._refused(f"authentication by {mechanism} failed: {why[:_TEXT_MAX_CHARS]}")
+                raise self._refused_error(f"authentication by {mechanism} failed: {why[:_TEXT_MAX_CHARS]}")
             try:
                 exchange.receive(answer.auth_bytes)
             except SaslError as error:
-                raise self._refused(str(error)) from error
+                raise self._refused_error(str(error)) from error
             lifetime_ms = answer.session_lifetime_ms
         return lifetime_ms
 
@@ -279,7 +286,7 @@ class Upstream:
         try:
             return codec.decode_response(api_key, api_version, await self.receive())
         except ProtocolError as error:
-            raise self._lost(f"its response is malformed: {error}") from error
+            raise self._lost_error(f"its response is malformed: {error}") from error
 
     async def request(self, message: bytes) -> bytes:
         """Authenticate again if that is due, send a request, and return the response. Raises UpstreamLost.
@@ -288,15 +295,15 @@ class Upstream:
         """
         try:
             async with asyncio.timeout(self._limits.upstream_timeout_s):
-                if self.is_due:
+                if self.is_reauthentication_due:
                     await self.authenticate()
                 await self.send(message)
                 return await self.receive()
         except BaseException as error:
-            # A late response would be mistaken for the response to the next request.
+            # On an open connection, a late response would be mistaken for the response to the next request.
             self.close()
             if isinstance(error, TimeoutError):
-                raise self._lost(f"no answer within {self._limits.upstream_timeout_s:g} s") from error
+                raise self._lost_error(f"no answer within {self._limits.upstream_timeout_s:g} s") from error
             raise
 
     async def send(self, message: bytes) -> None:
@@ -305,56 +312,59 @@ class Upstream:
             self._writer.writelines((size_prefix(len(message)), message))
             await self._writer.drain()
         except OSError as error:
-            raise self._lost(_reason(error)) from error
+            raise self._lost_error(_reason(error)) from error
 
     async def receive(self) -> bytes:
         """Return the next response. If this is cancelled, no response is lost. Raises UpstreamLost."""
-        response = await self._exactly(await self.next_bytes())
-        self._is_answered, self._left = True, None
+        response = await self._read_exactly(await self.next_response_size())
+        self._has_answered, self._unread_bytes = True, None
         return response
 
-    async def next_bytes(self) -> int:
-        """Return the size of the next response, of which nothing is read yet. The size has no limit. Raises
+    async def next_response_size(self) -> int:
+        """Return the size of the next response, whose bytes remain unread. The size has no limit. Raises
         UpstreamLost.
         """
-        if self._left is None:
-            size = int.from_bytes(await self._exactly(_SIZE_BYTES), "big", signed=True)
+        if self._unread_bytes is None:
+            size = int.from_bytes(await self._read_exactly(_SIZE_BYTES), "big", signed=True)
             if size < 0:
-                raise self._lost(f"it sent a response of {size} bytes")
-            self._left = size
-        return self._left
+                raise self._lost_error(f"it sent a response of {size} bytes")
+            self._unread_bytes = size
+        return self._unread_bytes
 
     async def receive_part(self) -> bytes:
         """Wait for the next bytes of the response whose size was read, and return them. Raises
         UpstreamLost.
         """
-        assert self._left
+        assert self._unread_bytes, "a part of the response is unread"
         try:
-            part = await self._reader.read(self._left)
+            part = await self._reader.read(self._unread_bytes)
         except OSError as error:
-            raise self._lost(_reason(error)) from error
+            raise self._lost_error(_reason(error)) from error
         if not part:
-            raise self._lost("it closed the connection within a response")
-        self._is_answered, self._left = True, self._left - len(part) or None
+            raise self._lost_error("it closed the connection within a response")
+        self._has_answered = True
+        self._unread_bytes -= len(part)
+        if self._unread_bytes == 0:
+            self._unread_bytes = None  # the size of the next response is not read yet
         return part
 
-    async def _exactly(self, size: int) -> bytes:
+    async def _read_exactly(self, size: int) -> bytes:
         try:
             return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
-            hint = "" if self._is_answered else ", as one that expects another security.protocol"
-            raise self._lost(f"it closed the connection{hint}") from error
+            hint = "" if self._has_answered else ", as one that expects another security.protocol"
+            raise self._lost_error(f"it closed the connection{hint}") from error
         except OSError as error:
-            raise self._lost(_reason(error)) from error
+            raise self._lost_error(_reason(error)) from error
 
     def close(self) -> None:
         """Close the connection. Bytes not yet sent are lost."""
         self._writer.transport.abort()
 
-    def _lost(self, why: str) -> UpstreamLost:
+    def _lost_error(self, why: str) -> UpstreamLost:
         return UpstreamLost(f"the broker at {self._address} is lost: {why}")
 
-    def _refused(self, why: str) -> UpstreamRefused:
+    def _refused_error(self, why: str) -> UpstreamRefused:
         return UpstreamRefused(f"the broker at {self._address}: {why}")
 
 

@@ -1,7 +1,8 @@
 """The gateway's requests to the brokers about clients' transactions (docs/decisions/0023).
 
-A partition of the markers topic takes part in each transaction that has offsets of a group. The group's id
-determines the partition. A broker coordinates the transaction.
+A broker coordinates a transaction, and writes a marker with the outcome to each partition that takes part.
+For a transaction that has offsets of a group, this is a partition of the project's own markers topic. The
+group's id determines the partition.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from itertools import count
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from cachetools import FIFOCache
 from kafka.protocol.api_key import ApiKey
 
 from gateway.fairness import CapacityLimiter
@@ -48,12 +50,14 @@ class OwnRequests:
         """Return the response of this broker, or of any broker if `node_id` is None. Raises UpstreamLost."""
         if node_id is not None:
             return await self._ask(await self._address(node_id), api_key, version, body)
-        for live in self._cluster.live:
+        for live_id in self._cluster.live:
             with suppress(UpstreamLost):
-                return await self._ask(self._cluster.nodes[live], api_key, version, body)
+                return await self._ask(self._cluster.nodes[live_id], api_key, version, body)
+        # No broker is known or answers, so try the bootstrap servers as well.
         return await self._cluster.ask(api_key, version, body)
 
     async def _ask(self, address: Address, api_key: int, version: int, body: codec.Fields) -> Any:
+        """Send a request on an idle connection, or on a new one if all idle ones are lost."""
         async with self._capacity.setdefault(address, CapacityLimiter(CONNECTIONS_PER_BROKER)):
             idle = self._idle.setdefault(address, [])
             while idle:
@@ -70,6 +74,7 @@ class OwnRequests:
             idle.clear()
 
     async def _address(self, node_id: int) -> Address:
+        """Return the address of a broker, from new metadata if it is unknown. Raises UpstreamLost."""
         if node_id not in self._cluster.nodes:
             await self._cluster.refresh()
         if node_id not in self._cluster.nodes:
@@ -79,6 +84,7 @@ class OwnRequests:
     async def _ask_on(
         self, upstream: Upstream, idle: list[Upstream], api_key: int, version: int, body: codec.Fields
     ) -> Any:
+        """Send a request on this connection, which becomes idle when the broker has answered."""
         request = await offload.encode_request(api_key, version, next(self._numbers), CLIENT_ID, body)
         answer = await upstream.request(request)
         idle.append(upstream)
@@ -145,7 +151,9 @@ class Transactions:
         self._cluster = cluster
         self._partitions = layout.txn_marker_partitions
         self._own = OwnRequests(cluster)
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: FIFOCache[str, int] = FIFOCache(_CACHED_COORDINATORS_MAX)
+        # The leaders of the markers partitions, and the topic's id, are read again after _TOPIC_AGE_MAX_S, or
+        # at the next use if `_refreshed_at_s` is -inf.
         self._leaders: dict[int, int] = {}
         self._topic_id: UUID | None = None
         self._refreshed_at_s = float("-inf")
@@ -154,7 +162,9 @@ class Transactions:
         """Return the markers partition of a group."""
         return partition_of(group_id, self._partitions)
 
-    async def add(self, node_id: int | None, version: int, producer: TxnProducer, partition: int) -> int:
+    async def add_partition(
+        self, node_id: int | None, version: int, producer: TxnProducer, partition: int
+    ) -> int:
         """Add a markers partition to a transaction, and return the error code. Raises UpstreamLost.
 
         The request goes to this broker, or to any broker if `node_id` is None.
@@ -170,15 +180,15 @@ class Transactions:
         (result,) = topic.results_by_partition
         return int(result.partition_error_code)
 
-    async def add_at_coordinator(self, producer: TxnProducer, partition: int) -> int:
+    async def add_partition_at_coordinator(self, producer: TxnProducer, partition: int) -> int:
         """Add a markers partition at the transaction's coordinator. Raises UpstreamLost,
         CoordinatorRefused.
         """
 
         def ask(node_id: int) -> Awaitable[int]:
-            return self.add(node_id, ADD_PARTITIONS_LAST_VERSION, producer, partition)
+            return self.add_partition(node_id, ADD_PARTITIONS_LAST_VERSION, producer, partition)
 
-        return await self._at_coordinator(producer.transactional_id, ask, int)
+        return await self._at_coordinator(producer.transactional_id, ask, error_of=int)
 
     async def describe(self, transactional_id: str) -> Any:
         """Return the coordinator's description of a transaction, an entry of DescribeTransactionsResponse.
@@ -190,17 +200,18 @@ class Transactions:
             answer = await self._own.ask(node_id, ApiKey.DescribeTransactions, _DESCRIBE_VERSION, body)
             return answer.transaction_states[0]
 
-        return await self._at_coordinator(transactional_id, ask, lambda state: int(state.error_code))
+        return await self._at_coordinator(transactional_id, ask, error_of=lambda state: int(state.error_code))
 
-    async def position(self, partition: int) -> MarkersEnd:
-        """Return the end of a markers partition at its leader. All records before it can be read. Raises
-        UpstreamLost.
+    async def markers_end(self, partition: int) -> MarkersEnd:
+        """Return the end of a markers partition at its leader. All records before this offset can be read.
+        Raises UpstreamLost.
         """
         while True:
             leader = await self._leader(partition)
             topic_id = self._topic_id
-            offset = None if leader is None else await self._end(leader, partition)
-            if offset is not None and topic_id == self._topic_id:  # otherwise it may be another topic's end
+            offset = None if leader is None else await self._high_watermark(leader, partition)
+            # Another caller may have read a new id meanwhile. Then `offset` may be of the recreated topic.
+            if offset is not None and topic_id == self._topic_id:
                 return MarkersEnd(topic_id, offset)
             self._refreshed_at_s = float("-inf")
             await asyncio.sleep(_RETRY_PAUSE_S)
@@ -221,43 +232,35 @@ class Transactions:
         """
         while True:
             node_id = await self._coordinator(transactional_id)
-            try:
+            with suppress(UpstreamLost):
                 answer = await ask(node_id)
-            except UpstreamLost:
-                self._coordinators.pop(transactional_id, None)
-            else:
                 if error_of(answer) not in _RETRIABLE:
                     return answer
-                self._coordinators.pop(transactional_id, None)
+            self._coordinators.pop(transactional_id, None)
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _coordinator(self, transactional_id: str) -> int:
+        """Return the broker that coordinates the transaction. Raises UpstreamLost, CoordinatorRefused."""
         node_id = self._coordinators.get(transactional_id)
         while node_id is None:
             body = {"key": transactional_id, "key_type": _TRANSACTION}
-            found = await self._own.ask(None, ApiKey.FindCoordinator, _FIND_COORDINATOR_VERSION, body)
-            if found.error_code in _RETRIABLE:
+            answer = await self._own.ask(None, ApiKey.FindCoordinator, _FIND_COORDINATOR_VERSION, body)
+            if answer.error_code in _RETRIABLE:
                 await asyncio.sleep(_RETRY_PAUSE_S)
-            elif found.error_code:
-                raise CoordinatorRefused(found.error_code)
+            elif answer.error_code:
+                raise CoordinatorRefused(answer.error_code)
             else:
-                self._cluster.update_brokers({found.node_id: Address(found.host, found.port)})
-                node_id = int(found.node_id)
-                self._cache_coordinator(transactional_id, node_id)
+                self._cluster.update_brokers({answer.node_id: Address(answer.host, answer.port)})
+                node_id = int(answer.node_id)
+                if len(transactional_id) <= _CACHED_ID_MAX_CHARS:
+                    self._coordinators[transactional_id] = node_id
         return node_id
 
-    def _cache_coordinator(self, transactional_id: str, node_id: int) -> None:
-        if len(transactional_id) > _CACHED_ID_MAX_CHARS:
-            return
-        if len(self._coordinators) >= _CACHED_COORDINATORS_MAX:
-            del self._coordinators[next(iter(self._coordinators))]
-        self._coordinators[transactional_id] = node_id
-
     async def _leader(self, partition: int) -> int | None:
+        """Return the leader of a markers partition, or None if it has no leader now. Raises UpstreamLost."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._refreshed_at_s > _TOPIC_AGE_MAX_S:
-            wanted = [{"name": self.topic, "topic_id": None}]
-            body = {"topics": wanted, "allow_auto_topic_creation": False}
+            body = {"topics": [{"name": self.topic, "topic_id": None}], "allow_auto_topic_creation": False}
             answer = await self._own.ask(None, ApiKey.Metadata, _METADATA_VERSION, body)
             self._cluster.update_brokers({b.node_id: Address(b.host, b.port) for b in answer.brokers})
             (topic,) = answer.topics
@@ -266,17 +269,21 @@ class Transactions:
             self._refreshed_at_s = now_s
         return self._leaders.get(partition)
 
-    async def _end(self, leader: int, partition: int) -> int | None:
+    async def _high_watermark(self, leader: int, partition: int) -> int | None:
         """Return the high watermark of a partition, or None if the caller has to retry."""
-        wanted = {"partition_index": partition, "timestamp": _LATEST}
         body = {
             "replica_id": _NO_REPLICA,
             "isolation_level": _READ_UNCOMMITTED,
-            "topics": [{"name": self.topic, "partitions": [wanted]}],
+            "topics": [
+                {
+                    "name": self.topic,
+                    "partitions": [{"partition_index": partition, "timestamp": _LATEST}],
+                }
+            ],
         }
         try:
             answer = await self._own.ask(leader, ApiKey.ListOffsets, _LIST_OFFSETS_VERSION, body)
         except UpstreamLost:
             return None
-        (found,) = answer.topics[0].partitions
-        return None if found.error_code else int(found.offset)
+        (result,) = answer.topics[0].partitions
+        return None if result.error_code else int(result.offset)

@@ -6,9 +6,9 @@ mappings with these names. Fields that the version lacks are left out. Missing f
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from struct import Struct
 from types import new_class
 from typing import Any
@@ -22,7 +22,7 @@ from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_field
 from gateway.wire.schema_encoder import EncodedList, EntriesEncoder, SchemaEncoder
 from kafka_why.wire import group_descriptions
 from kafka_why.wire.group_descriptions import message_class
-from kafka_why.wire.primitives import Schema
+from kafka_why.wire.schema_fields import Schema
 from kafka_why.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 
 # Messages, versions of messages and keys of APIs that Kafka 4.4 has and kafka-python lacks. A newer version
@@ -32,7 +32,7 @@ from kafka_why.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 # Messages of the consumer protocol (KIP-848), of share groups (KIP-932), of streams groups (KIP-1071) and of
 # clients' metrics (KIP-714), which kafka-python lacks. They are built from Kafka's definitions in
 # `gateway/wire/schemas`, as kafka-python builds its own.
-_OLDER_MESSAGES = (
+_MISSING_MESSAGES = (
     "ConsumerGroupHeartbeat",
     "ShareGroupHeartbeat",
     "StreamsGroupHeartbeat",
@@ -57,38 +57,37 @@ class NewerApiKey(IntEnum):
 
 
 def _patched_class(message: type[ApiMessage], patch: Patch) -> Any:
-    """Return a class of the same name with the patched definition. kafka-python's clients keep the
-    original.
+    """Return a subclass of the same name, with the patched definition. kafka-python's clients continue to use
+    the original.
     """
 
     def json_patch(_: type, json: Any) -> Any:
         patch(json)
         return json
 
-    body: dict[str, Any] = {"json_patch": classmethod(json_patch)}
-    newer = new_class(message.__name__, (message,), {}, lambda attributes: attributes.update(body))
+    patched = new_class(
+        message.__name__, (message,), exec_body=lambda body: body.update(json_patch=classmethod(json_patch))
+    )
     if not message.is_request():
-        # The new class has registered itself for the decoding by kafka-python's clients.
+        # A new class registers itself, and kafka-python's clients would decode with it. So the original is
+        # registered again, by a weak reference as in kafka-python.
         ResponseClassRegistry.register_response_class(weakref.proxy(message))
-    return newer
+    return patched
 
 
-def _up_to(version: int, *fields: Schema) -> Patch:
-    """Return a patch that adds the versions up to `version`, and `fields` at the end of the message."""
-
-    def patch(json: Any) -> None:
-        json["validVersions"] = f"0-{version}"
-        json["fields"] += fields
-
-    return patch
+def _add_versions(json: Any, up_to: int, fields: Sequence[Schema] = ()) -> None:
+    """Patch a message: it has the versions up to `up_to`, and `fields` at its end."""
+    json["validVersions"] = f"0-{up_to}"
+    json["fields"] += fields
 
 
 def _field(json: Any, name: str) -> Any:
-    (found,) = (field for field in json["fields"] if field["name"] == name)
-    return found
+    """Return the only field of this name in a message's definition."""
+    (field,) = (field for field in json["fields"] if field["name"] == name)
+    return field
 
 
-def _topics_by_id(json: Any) -> None:
+def _add_topic_ids(json: Any) -> None:
     """Patch TxnOffsetCommit: it has topic names up to version 5, topic ids from version 6 on (KIP-1319)."""
     json["validVersions"] = "0-6"
     topics = _field(json, "Topics")
@@ -96,7 +95,7 @@ def _topics_by_id(json: Any) -> None:
     topics["fields"].insert(1, {"name": "TopicId", "type": "uuid", "versions": "6+"})
 
 
-def _with_error_messages(json: Any) -> None:
+def _add_error_messages(json: Any) -> None:
     """Patch DeleteGroups: each error has a text from version 3 on."""
     json["validVersions"] = "0-3"
     text = {"name": "ErrorMessage", "type": "string", "versions": "3+", "nullableVersions": "3+"}
@@ -116,15 +115,17 @@ _NODE_ID = {"name": "NodeId", "type": "int32", "versions": "5+", "default": "-1"
 NEWER_MESSAGES: tuple[Any, ...] = (
     *(
         message_class(f"{name}{side}", "gateway.wire.schemas")
-        for name in _OLDER_MESSAGES
+        for name in _MISSING_MESSAGES
         for side in ("Request", "Response")
     ),
-    _patched_class(metadata.ApiVersionsRequest, _up_to(5, _CLUSTER_ID, _NODE_ID)),
-    _patched_class(metadata.ApiVersionsResponse, _up_to(5)),
-    _patched_class(admin.DeleteGroupsRequest, _up_to(3)),
-    _patched_class(admin.DeleteGroupsResponse, _with_error_messages),
-    _patched_class(producer.TxnOffsetCommitRequest, _topics_by_id),
-    _patched_class(producer.TxnOffsetCommitResponse, _topics_by_id),
+    _patched_class(
+        metadata.ApiVersionsRequest, partial(_add_versions, up_to=5, fields=(_CLUSTER_ID, _NODE_ID))
+    ),
+    _patched_class(metadata.ApiVersionsResponse, partial(_add_versions, up_to=5)),
+    _patched_class(admin.DeleteGroupsRequest, partial(_add_versions, up_to=3)),
+    _patched_class(admin.DeleteGroupsResponse, _add_error_messages),
+    _patched_class(producer.TxnOffsetCommitRequest, _add_topic_ids),
+    _patched_class(producer.TxnOffsetCommitResponse, _add_topic_ids),
 )
 
 
@@ -143,7 +144,7 @@ Fields = Mapping[str, Any]
 _INT32 = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")  # and the client id
 _CORRELATION_ID_BYTES = 4
-_ERROR_ALONE = {"error_code"}
+_ONLY_ERROR_CODE = {"error_code"}  # the fields of a response that has nothing else
 # The APIs whose responses are frequent or may be long.
 _FREQUENT = frozenset(
     {
@@ -166,7 +167,7 @@ def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = 
 
     Unknown tagged fields are ignored, as by a broker. `pause` is as in `SchemaReader.read`.
     """
-    return _reader(REQUESTS[header.api_key], header.api_version, True).read(
+    return _reader(REQUESTS[header.api_key], header.api_version, unknown_tags=True).read(
         message, _body_at(header, message), pause
     )
 
@@ -174,12 +175,13 @@ def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = 
 def decode_passed(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:
     """Decode the body of a request that passes to a broker. `pause` is as in `SchemaReader.read`.
 
-    Raises ProtocolError, also for an unknown tagged field, which the broker may know.
+    Raises ProtocolError, also for an unknown tagged field. The broker may know the field, so it could do
+    something that the gateway has not checked.
     """
     at = _body_at(header, message)
-    if at > header.client_id_end + 1:
+    if at > header.client_id_end + 1:  # the number 0 of tagged fields takes one byte
         raise ProtocolError("a request header with tags")
-    return _reader(REQUESTS[header.api_key], header.api_version, False).read(message, at, pause)
+    return _reader(REQUESTS[header.api_key], header.api_version, unknown_tags=False).read(message, at, pause)
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
@@ -187,8 +189,8 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
     api = header.api_key, header.api_version
     if not isinstance(response, Mapping):
         body = bytes(response.encode())
-    elif response.keys() == _ERROR_ALONE:
-        body = _error_alone(*api, response["error_code"])
+    elif response.keys() == _ONLY_ERROR_CODE:
+        body = _encode_error(*api, response["error_code"])
     elif header.api_key in _FREQUENT:
         body = _encoder(RESPONSES[header.api_key], header.api_version).encode(response)
     else:
@@ -197,24 +199,24 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
 
 
 def encode_parts(header: RequestHeader, response: Fields) -> tuple[bytes, ...]:
-    """Encode a response in parts.
+    """Encode a response in parts, so that several responses can share the entries of a list without a copy.
 
-    The entries of an `EncodedList`, which is the last field, are one of the parts, so many responses can
-    share the entries without a copy.
+    If the last field is an `EncodedList`, its entries are one of the parts.
     """
-    lists = ((name, value) for name, value in response.items() if isinstance(value, EncodedList))
-    name, last = next(lists, ("", None))
-    if last is None:
+    encoded_lists = ((name, value) for name, value in response.items() if isinstance(value, EncodedList))
+    name, last_list = next(encoded_lists, ("", None))
+    if last_list is None:
         return (encode_response(header, response),)
-    others = encode_response(header, {**response, name: EncodedList(last.count, b"")})
+    without_entries = encode_response(header, {**response, name: EncodedList(last_list.count, entries=b"")})
     is_flexible = RESPONSES[header.api_key].flexible_version_q(header.api_version)
-    end = len(others) - (1 if is_flexible else 0)  # no tagged fields follow the list
-    return others[:end], last.entries, others[end:]
+    # In a flexible version the number 0 of tagged fields follows the list, in one byte.
+    entries_at = len(without_entries) - (1 if is_flexible else 0)
+    return without_entries[:entries_at], last_list.entries, without_entries[entries_at:]
 
 
 def entries_encoder(header: RequestHeader, name: str) -> EntriesEncoder:
     """Return the encoder of the entries of a list, the last field of the response to this request."""
-    return EntriesEncoder(RESPONSES[header.api_key].json, header.api_version, name)
+    return EntriesEncoder(_encoder(RESPONSES[header.api_key], header.api_version).message, name)
 
 
 def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
@@ -249,13 +251,13 @@ def decode_frequent(api_key: int, api_version: int, response: bytes, pause: Paus
     at = _CORRELATION_ID_BYTES
     if RESPONSES[api_key].flexible_version_q(api_version):
         at = skip_tagged_fields(response, at)
-    return _reader(RESPONSES[api_key], api_version, True).read(response, at, pause, UNLIMITED)
+    return _reader(RESPONSES[api_key], api_version, unknown_tags=True).read(response, at, pause, UNLIMITED)
 
 
 def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
     """Return the message with the body `request`, which has the same version. The header does not change."""
     at = _body_at(header, message)
-    request.with_header()  # a decoded DeleteTopics does not encode without a header
+    request.with_header()  # kafka-python cannot encode a decoded DeleteTopics without a header
     return message[:at] + bytes(request.encode())
 
 
@@ -271,19 +273,20 @@ def versions(api_key: int) -> range:
 
 
 def _body_at(header: RequestHeader, message: bytes) -> int:
+    """Return the position of the body of a request. Raises ProtocolError."""
     at = header.client_id_end
     is_flexible = REQUESTS[header.api_key].flexible_version_q(header.api_version)
     return skip_tagged_fields(message, at) if is_flexible else at
 
 
 @cache
-def _reader(kind: Any, api_version: int, unknown_tags: bool) -> SchemaReader:
-    return SchemaReader(kind, api_version, unknown_tags=unknown_tags)
+def _reader(message_type: Any, api_version: int, *, unknown_tags: bool) -> SchemaReader:
+    return SchemaReader(message_type, api_version, unknown_tags=unknown_tags)
 
 
 @cache
-def _encoder(kind: Any, api_version: int) -> SchemaEncoder:
-    return SchemaEncoder(kind.json, api_version)
+def _encoder(message_type: Any, api_version: int) -> SchemaEncoder:
+    return SchemaEncoder(message_type.json, api_version)
 
 
 def _encode_body(api_key: int, api_version: int, response: Fields) -> bytes:
@@ -291,8 +294,8 @@ def _encode_body(api_key: int, api_version: int, response: Fields) -> bytes:
 
 
 @cache
-def _error_alone(api_key: int, api_version: int, error_code: int) -> bytes:
-    # The result is cached: Heartbeat, the most frequent request, has only a few different responses.
+def _encode_error(api_key: int, api_version: int, error_code: int) -> bytes:
+    # Cached, because Heartbeat, the most frequent request, has only a few different responses.
     return _encode_body(api_key, api_version, {"error_code": error_code})
 
 
@@ -307,12 +310,14 @@ def _response_tags(api_key: int, api_version: int) -> bytes:
     return bytes(header[_CORRELATION_ID_BYTES:])
 
 
-def _build_message(kind: Any, fields: Fields, **version: int) -> Any:
-    """Build a message of this kind, or a part of one, from nested mappings."""
-    return kind(**{name: _value(kind.fields[name], value) for name, value in fields.items()}, **version)
+def _build_message(data_class: Any, fields: Fields, **version: int) -> Any:
+    """Build a message, or a structure in one, from nested mappings. Only messages have a `version`."""
+    values = {name: _value(data_class.fields[name], value) for name, value in fields.items()}
+    return data_class(**values, **version)
 
 
 def _value(field: Any, value: Any) -> Any:
+    """Return the value of a field, with mappings replaced by objects of kafka-python's classes."""
     if value is None:
         return None
     if field.is_struct_array():

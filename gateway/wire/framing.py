@@ -1,4 +1,4 @@
-"""Frames of Kafka's wire protocol, and reading parts of a request without decoding it, without IO.
+"""Frames of Kafka's wire protocol, and functions that read single fields of a message. Nothing here does IO.
 
 A frame is a 32-bit size and that many bytes. A request begins with its api key, api version, correlation id
 and client id; from header version 2 on, tagged fields follow.
@@ -9,13 +9,10 @@ import struct
 import msgspec
 from kafka.protocol.api_key import ApiKey
 
-from kafka_why.wire.primitives import STRING_MAX_BYTES as STRING_MAX_BYTES
 from kafka_why.wire.primitives import ProtocolError as ProtocolError
-from kafka_why.wire.primitives import next_tag as next_tag
-from kafka_why.wire.primitives import read_varint as read_varint
-from kafka_why.wire.primitives import skip as skip
+from kafka_why.wire.primitives import next_tag, read_varint, skip
 
-_SIZE = struct.Struct(">i")
+_SIZE = _CORRELATION_ID = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 _INT16 = struct.Struct(">h")
 
@@ -33,8 +30,9 @@ class FrameBuffer:
         """The maximum size of a frame. A change applies to frames whose size has not been read yet."""
         self._chunks: list[bytes | bytearray] = []
         """The pieces of the frame that has begun. They are joined when it is complete."""
-        self._bytes = 0
+        self._partial_bytes = 0
         self._needed_bytes = _SIZE.size
+        """The number of bytes at which the chunks are joined: the size field's, or the whole frame's."""
 
     @property
     def has_partial(self) -> bool:
@@ -44,7 +42,7 @@ class FrameBuffer:
     @property
     def partial_bytes(self) -> int:
         """The number of received bytes of an incomplete frame."""
-        return self._bytes if self._chunks else 0
+        return self._partial_bytes if self._chunks else 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add received bytes, and return the frames that are now complete, without their sizes.
@@ -52,8 +50,8 @@ class FrameBuffer:
         Raises ProtocolError for a frame that is too large, as soon as its size is read.
         """
         if self._chunks:
-            self._keep(data)
-            if self._bytes < self._needed_bytes:
+            self._store(data)
+            if self._partial_bytes < self._needed_bytes:
                 return []
             data = b"".join(self._chunks)
             self._chunks = []
@@ -71,13 +69,13 @@ class FrameBuffer:
             frames.append(data[at + _SIZE.size : end])
             at = end
         if at < len(data):
-            self._bytes = 0
-            self._keep(data[at:])
+            self._partial_bytes = 0
+            self._store(data[at:])
         return frames
 
-    def _keep(self, data: bytes) -> None:
+    def _store(self, data: bytes) -> None:
         """Store a piece. Small pieces share a chunk, because each chunk costs memory."""
-        self._bytes += len(data)
+        self._partial_bytes += len(data)
         if len(data) >= _CHUNK_BYTES:
             self._chunks.append(data)
         elif self._chunks and isinstance(last := self._chunks[-1], bytearray) and len(last) < _CHUNK_BYTES:
@@ -130,10 +128,9 @@ def request_header(message: bytes) -> RequestHeader:
 
 def correlation_id_of(response: bytes) -> int:
     """Read the correlation id of a response. Raises ProtocolError."""
-    if len(response) < _SIZE.size:
+    if len(response) < _CORRELATION_ID.size:
         raise ProtocolError(f"a response of {len(response)} bytes has no header")
-    correlation_id: int = _SIZE.unpack_from(response)[0]
-    return correlation_id
+    return int(_CORRELATION_ID.unpack_from(response)[0])
 
 
 def expects_response(header: RequestHeader, message: bytes) -> bool:
@@ -160,28 +157,28 @@ def skip_string(data: bytes, at: int) -> int:
 
 def skip_compact_bytes(data: bytes, at: int) -> int:
     """Return the position after a nullable string, or bytes, of a flexible version. Raises ProtocolError."""
-    length, at = read_varint(data, at)
-    return skip(data, at, max(length - 1, 0))
+    length_plus_1, at = read_varint(data, at)  # 0 for null
+    return skip(data, at, max(length_plus_1 - 1, 0))
 
 
 def skip_tagged_fields(data: bytes, at: int) -> int:
     """Return the position after the tagged fields. Raises ProtocolError."""
     count, at = read_varint(data, at)
-    last = -1
+    last_tag = -1
     for _ in range(count):
-        last, _, at = next_tag(data, at, last)
+        last_tag, _, at = next_tag(data, at, last_tag)
     return at
 
 
 # Names of users in SASL messages.
 
 
-_BLANK = "".join(map(chr, range(0x21)))
+_TRIMMED = "".join(map(chr, range(0x21)))
 
 
 def trimmed(subject: str) -> str:
-    """Return the subject trimmed as by Java's `String.trim`, which removes all characters up to the blank."""
-    return subject.strip(_BLANK)
+    """Return the subject without the characters up to U+0020 at both ends, as Java's `String.trim` does."""
+    return subject.strip(_TRIMMED)
 
 
 # Possessive, because a name of megabytes would otherwise take memory for each character.
@@ -189,5 +186,5 @@ NAME_PATTERN = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)++"
 
 
 def unescaped(name: str) -> str:
-    """Decode the escapes of a name in a message."""
+    """Decode a name in a message of SCRAM or OAUTHBEARER (RFC 5801, saslname)."""
     return name.replace("=2C", ",").replace("=3D", "=")

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from kafka_why.wire.primitives import (
+from kafka_why.wire.schema_fields import (
     FORMATS,
+    STRUCTURE,
+    Field,
     Schema,
-    attribute_of,
-    field_runs,
-    in_versions,
-    is_nullable,
-    is_tagged,
+    default_of,
+    message_of,
+    runs_of,
 )
 
 _INT16, _INT32 = Struct(">h"), Struct(">i")
@@ -37,12 +37,13 @@ class EncodedList(msgspec.Struct, frozen=True):
 class SchemaEncoder:
     """An encoder of one version of a message. `schema` is Kafka's JSON for the message.
 
-    Raises ValueError for types other than numbers, strings, ids, structures and lists of numbers or
+    Raises ValueError for types other than numbers, strings, UUIDs, structures and lists of numbers or
     structures.
     """
 
     def __init__(self, schema: Schema, version: int) -> None:
-        self._write = _structure_writer(schema, version, in_versions(schema["flexibleVersions"], version))
+        self.message = message_of(schema, version)
+        self._write = _structure_writer(self.message)
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
         """Encode a body.
@@ -56,13 +57,11 @@ class SchemaEncoder:
 
 
 class EntriesEncoder:
-    """An encoder of the entries of a message's list `name`, in parts. `schema` and `version` are the
-    message's.
-    """
+    """An encoder of the entries of one list, the field `name` of a message."""
 
-    def __init__(self, schema: Schema, version: int, name: str) -> None:
-        (field,) = (field for field in schema["fields"] if attribute_of(field) == name)
-        self._write = _structure_writer(field, version, in_versions(schema["flexibleVersions"], version))
+    def __init__(self, message: Field, name: str) -> None:
+        items = (field.item for field in message.fields if field.name == name)
+        (self._write,) = (_structure_writer(item) for item in items if item)
         self._entries = bytearray()
         self._count = 0
 
@@ -77,34 +76,30 @@ class EntriesEncoder:
         return EncodedList(self._count, bytes(self._entries))
 
 
-def _structure_writer(schema: Schema, version: int, flexible: bool) -> Write:
-    if any(is_tagged(field, version) for field in schema["fields"]):
-        raise ValueError(f"{schema['name']} has tagged fields")
-    writes = [
-        _numbers_writer(fields)
-        if fields[0]["type"] in FORMATS
-        else _field_writer(fields[0], version, flexible)
-        for fields in field_runs(schema, version)
-    ]
+def _structure_writer(structure: Field) -> Write:
+    """Return the writer of a structure, made of the writers of its fields."""
+    is_flexible = structure.is_flexible
+    if structure.type != STRUCTURE:
+        raise ValueError(f"field {structure.schema['name']} is of type {structure.schema['type']}")
+    if any(field.tag is not None for field in structure.fields):
+        raise ValueError(f"{structure.schema['name']} has tagged fields")
+    writes: list[Write] = []
+    for are_numbers, run in runs_of(structure.fields):
+        writes += [_numbers_writer([*run])] if are_numbers else map(_field_writer, run)
 
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
         for write_fields in writes:
             write_fields(out, fields)
-        if flexible:
+        if is_flexible:
             out.append(0)  # no tagged fields
 
     return write
 
 
-def _default(field: Schema) -> int:
-    default = field.get("default", 0)
-    return default == "true" if field["type"] == "bool" else int(default)
-
-
-def _numbers_writer(fields: Sequence[Schema]) -> Write:
+def _numbers_writer(numbers: Sequence[Field]) -> Write:
     """Return the writer of consecutive fields of fixed size, which are packed together."""
-    pack = Struct(">" + "".join(FORMATS[field["type"]] for field in fields)).pack
-    defaults = [(attribute_of(field), _default(field)) for field in fields]
+    pack = Struct(">" + "".join([FORMATS[field.type] for field in numbers])).pack
+    defaults = [(field.name, default_of(field.schema)) for field in numbers]
 
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
         out += pack(*[fields.get(name, default) for name, default in defaults])
@@ -112,29 +107,19 @@ def _numbers_writer(fields: Sequence[Schema]) -> Write:
     return write
 
 
-def _field_writer(field: Schema, version: int, flexible: bool) -> Write:
-    kind: str = field["type"]
-    if kind == "string":
-        return _string_writer(field, flexible, is_nullable(field, version))
-    if kind == "uuid":
-        return _id_writer(attribute_of(field))
-    if kind.startswith("[]") and "fields" in field:
-        return _list_writer(
-            field, flexible, is_nullable(field, version), _structure_writer(field, version, flexible)
-        )
-    if kind.startswith("[]") and kind[2:] in FORMATS:
-        return _number_list(attribute_of(field), flexible, FORMATS[kind[2:]])
-    if "fields" in field:
-        structure = _structure_writer(field, version, flexible)
-        inner = _nullable_structure if is_nullable(field, version) else _inner_structure
-        return inner(attribute_of(field), structure)
-    raise ValueError(f"field {field['name']} is of type {kind}")
+def _field_writer(field: Field) -> Write:
+    """Return the writer of a field that is not a number: `_numbers_writer` writes numbers."""
+    if field.type == "string":
+        return _string_writer(field)
+    if field.type == "uuid":
+        return _id_writer(field.name)
+    return _list_writer(field, field.item) if field.item else _inner_structure_writer(field)
 
 
-def _string_writer(field: Schema, flexible: bool, nullable: bool) -> Write:
-    name, default = attribute_of(field), field.get("default", "")
-    if default == "null":
-        default = None
+def _string_writer(field: Field) -> Write:
+    """Return the writer of a string. The writer raises ValueError for None if the field is not nullable."""
+    name, default = field.name, default_of(field.schema)
+    flexible, nullable = field.is_flexible, field.is_nullable
 
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
         text = fields.get(name, default)
@@ -144,8 +129,8 @@ def _string_writer(field: Schema, flexible: bool, nullable: bool) -> Write:
             out += b"\0" if flexible else b"\xff\xff"
             return
         data = text.encode()
-        size = _INT16.pack(len(data))  # also raises for a flexible version
-        out += varint(len(data) + 1) if flexible else size
+        length = _INT16.pack(len(data))  # raises struct.error if too long, also in a flexible version
+        out += varint(len(data) + 1) if flexible else length
         out += data
 
     return write
@@ -159,8 +144,12 @@ def _id_writer(name: str) -> Write:
     return write
 
 
-def _list_writer(field: Schema, flexible: bool, nullable: bool, write_item: Write) -> Write:
-    name, default = attribute_of(field), None if field.get("default") == "null" else ()
+def _list_writer(field: Field, item: Field) -> Write:
+    """Return the writer of a list of numbers or structures, whose type is `item`."""
+    name, default = field.name, default_of(field.schema)
+    flexible, nullable = field.is_flexible, field.is_nullable
+    number_format = FORMATS.get(item.type)  # None for structures
+    write_item = None if number_format else _structure_writer(item)
 
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
         items = fields.get(name, default)
@@ -174,37 +163,27 @@ def _list_writer(field: Schema, flexible: bool, nullable: bool, write_item: Writ
             out += items.entries
             return
         out += varint(len(items) + 1) if flexible else _INT32.pack(len(items))
-        for item in items:
-            write_item(out, item)
+        if write_item is None:
+            out += pack(f">{len(items)}{number_format}", *items)
+        else:
+            for item in items:
+                write_item(out, item)
 
     return write
 
 
-def _number_list(name: str, flexible: bool, form: str) -> Write:
+def _inner_structure_writer(field: Field) -> Write:
+    """Return the writer of a structure that is a field of another one."""
+    name, is_nullable, write_structure = field.name, field.is_nullable, _structure_writer(field)
+
     def write(out: bytearray, fields: Mapping[str, Any]) -> None:
-        numbers = fields.get(name, ())
-        count = len(numbers)
-        out += varint(count + 1) if flexible else _INT32.pack(count)
-        out += pack(f">{count}{form}", *numbers)
-
-    return write
-
-
-def _inner_structure(name: str, structure: Write) -> Write:
-    def write(out: bytearray, fields: Mapping[str, Any]) -> None:
-        structure(out, fields[name])
-
-    return write
-
-
-def _nullable_structure(name: str, structure: Write) -> Write:
-    def write(out: bytearray, fields: Mapping[str, Any]) -> None:
-        value = fields.get(name)
-        if value is None:
+        if not is_nullable:
+            write_structure(out, fields[name])
+        elif fields.get(name) is None:
             out += b"\xff"
         else:
             out += b"\1"
-            structure(out, value)
+            write_structure(out, fields[name])
 
     return write
 

@@ -1,9 +1,9 @@
 """Parses the log messages of group coordinators, from Kafka 2.4 to 4.4, into events of groups.
 
 Sources: GroupCoordinator.scala and GroupMetadataManager.scala of the coordinator in Scala (up to 4.0), and
-GroupMetadataManager.java and ClassicGroup.java of the one in Java (from 3.7). An event has the type of the
-history entry that follows from it. Its `rule` is the row of docs/rules.md or docs/rules-consumer.md by which
-Kafka acted.
+GroupMetadataManager.java and ClassicGroup.java of the coordinator in Java (from 3.7). An event has the type
+of the history entry that follows from it. Its `rule` is the row of docs/rules.md or docs/rules-consumer.md by
+which Kafka acted.
 """
 
 import re
@@ -16,23 +16,25 @@ from kafka_why.contract.kafka.history import EntryType
 
 NOT_STORED, OVER_SIZE = "LOG1", "LOG2"
 """Rows of docs/why.md, for reasons in logs that docs/rules.md does not have."""
-_NONE = ("", "None", "null", "not provided")
+_ABSENT = ("None", "null", "not provided")  # texts of a missing value
+_MAX_DIGITS = 18  # of a number of 64 bits
 # A member joins in two steps (KIP-394). In the second it sends this reason, which is not the application's.
-_STEP_OF_JOINING = "need to re-join with the given member-id"
+_SECOND_JOIN_REASON = "need to re-join with the given member-id"
 
 
 class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message about a group."""
+    """A message about a group. A field is None or "" if the message does not have it."""
 
     type: EntryType
     group_id: str = ""
-    at_ms: int = 0  # 0 for `causes`
-    place: str = ""  # the file and the line
+    at_ms: int = 0  # 0 in `causes`
+    place: str = ""  # the log file's name and the number of the line
     rule: str = ""
     group_type: str = ""
     reason: str = ""  # in the broker's words
-    generation: int | None = None  # formed, or ended by a PreparingRebalance; or the group epoch
-    members: int | None = None  # their number
+    # The group epoch, or a classic group's new generation. A PreparingRebalance has the old generation.
+    generation: int | None = None
+    members: int | None = None  # number of members
     member_id: str | None = None
     replaced_member_id: str | None = None
     group_instance_id: str | None = None
@@ -41,18 +43,22 @@ class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_reason: str | None = None  # in the client's words
     leader_id: str | None = None
     assignor_name: str | None = None
-    member_state: str | None = None
+    member_state: str | None = None  # of a MemberReconciled, such as STABLE
     causes: tuple["LogEvent", ...] = ()  # named in the reason of a PreparingRebalance
 
 
-_Form = tuple[EntryType, str, re.Pattern[str]]
-_CLIENT = r"(?:; client reason: (?P<client_reason>.*))?"
+_MessageForm = tuple[EntryType, str, re.Pattern[str]]
+"""The type and the rule of an event, and the pattern of its message. The pattern's named groups are fields of
+LogEvent, and `listed` for a list of member ids.
+"""
+_CLIENT_REASON = r"(?:; client reason: (?P<client_reason>.*))?"
 # Ids are bounded: a client may choose an id that contains the text after it many times over, which would make
 # the search slow.
 _ANY = r".{1,300}?"
-_FORMER = rf"(?P<replaced_member_id>{_ANY})"
+_REPLACED_ID = rf"(?P<replaced_member_id>{_ANY})"
 _CLIENT_ID, _HOST, _REST = r"(?P<client_id>.{0,300}?)", r"(?P<client_host>[^,]{0,300})", r".{0,2000}?"
 _LEADER = r"(?P<leader_id>.{1,300}?)"
+# The id of the member that the message is about.
 _ID = r"(?P<member_id>.{1,300}?)"
 _INSTANCE = r"(?:Some\()?(?P<group_instance_id>.{1,300}?)\)?"
 _GROUP = r"(?P<group_id>.{1,300}?)"
@@ -61,11 +67,11 @@ _PARTITION = r"(?: \(__consumer_offsets-\d+\))?"
 _FENCED = rf"(?:Streams )?[mM]ember {_ID} fenced from the group because"
 
 
-def _forms(*rows: tuple[EntryType, str, str]) -> tuple[_Form, ...]:
+def _message_forms(*rows: tuple[EntryType, str, str]) -> tuple[_MessageForm, ...]:
     return tuple((type_, rule, re.compile(f"{pattern}$", re.DOTALL)) for type_, rule, pattern in rows)
 
 
-_CLASSIC = _forms(
+_CLASSIC = _message_forms(
     (
         EntryType.PREPARING_REBALANCE,
         "",
@@ -105,13 +111,13 @@ _CLASSIC = _forms(
         "L6",
         rf"Member MemberMetadata\(memberId={_ID}, groupInstanceId={_INSTANCE}, clientId={_CLIENT_ID}, "
         rf"clientHost={_HOST}, {_REST}\) has left group {_GROUP} "
-        rf"through explicit `LeaveGroup`(?: request)?{_CLIENT}",
+        rf"through explicit `LeaveGroup`(?: request)?{_CLIENT_REASON}",
     ),
     (
         EntryType.MEMBER_REMOVED,
         "L6",
         rf"\[Group {_GROUP}\] (?:Dynamic |Static )?[mM]ember {_ID}(?: with instance id {_INSTANCE})? "
-        rf"has left group through explicit `LeaveGroup` request{_CLIENT};?",
+        rf"has left group through explicit `LeaveGroup` request{_CLIENT_REASON};?",
     ),
     (
         EntryType.PENDING_MEMBER_REMOVED,
@@ -146,14 +152,14 @@ _CLASSIC = _forms(
         EntryType.MEMBER_REPLACED,
         "N3",
         rf"Static [mM]ember with groupInstanceId={_INSTANCE} and unknown member id joins group {_GROUP} "
-        rf"{_IN_STATE}\. Replacing previously mapped member {_FORMER} "
+        rf"{_IN_STATE}\. Replacing previously mapped member {_REPLACED_ID} "
         r"with this groupInstanceId\.?",
     ),
     (
         EntryType.MEMBER_REPLACED,
         "N3",
         rf"Static member {_INSTANCE} of group {_GROUP} with unknown member id rejoins, "
-        rf"assigning new member id {_ID}, while old member id {_FORMER} will be removed\.",
+        rf"assigning new member id {_ID}, while old member id {_REPLACED_ID} will be removed\.",
     ),
     (
         EntryType.REBALANCE_EXTENDED,
@@ -168,12 +174,17 @@ _NOT_REJOINED = re.compile(
 _DELETED = re.compile(
     r"The following groups were deleted: (?P<groups>.*)\. A total of \d+ offsets", re.DOTALL
 )
-_LISTED = re.compile(r"^(?:\w+\(|\[|\()?(.*?)[)\]]?\.?$", re.DOTALL)
+_LIST = re.compile(r"^(?:\w+\(|\[|\()?(?P<items>.*?)[)\]]?\.?$", re.DOTALL)
 
+# The reasons that a PreparingRebalance may have, each with the event that is its cause.
 _REASONS = tuple(
-    (type_, rule, re.compile(f"(?P<reason>{pattern}){_CLIENT}$", re.DOTALL))
+    (type_, rule, re.compile(f"(?P<reason>{pattern}){_CLIENT_REASON}$", re.DOTALL))
     for type_, rule, pattern in (
-        (EntryType.MEMBER_ADDED, "N4", rf"Adding new member {_ID} with group instance ?id {_INSTANCE}"),
+        (
+            EntryType.MEMBER_ADDED,
+            "N4",
+            rf"Adding new member {_ID} with group instance ?id {_INSTANCE}",
+        ),
         (
             EntryType.MEMBER_REPLACED,
             "N3",
@@ -196,43 +207,43 @@ _REASONS = tuple(
     )
 )
 
-_OF_GROUP = re.compile(
+_EPOCH_PREFIX = re.compile(
     r"\[GroupId (?P<group_id>.{1,300}?)\](?:\[MemberId (?P<member_id>.{1,300}?)\])? (?P<rest>.*)$", re.DOTALL
 )
-_KIND = r"(?P<group_type>consumer|share|streams)"
-_EPOCHS = _forms(
+_TYPE = r"(?P<group_type>consumer|share|streams)"
+_EPOCHS = _message_forms(
     (
         EntryType.MEMBER_ADDED,
         "",
-        rf"Member joins the {_KIND} group.*",
+        rf"Member joins the {_TYPE} group.*",
     ),
     (
         EntryType.MEMBER_ADDED,
         "",
-        rf"Static member {_ID} with instance id {_INSTANCE} joins the {_KIND} group.*",
+        rf"Static member {_ID} with instance id {_INSTANCE} joins the {_TYPE} group.*",
     ),
-    (EntryType.MEMBER_ADDED, "", rf"Member {_ID} joins the {_KIND} group.*"),
+    (EntryType.MEMBER_ADDED, "", rf"Member {_ID} joins the {_TYPE} group.*"),
     (
         EntryType.MEMBER_REPLACED,
         "",
-        rf"Static member {_ANY} with instance id {_INSTANCE} re-joins the {_KIND} group.* "
-        rf"Created a new member {_ID} to replace the existing member {_FORMER}\.?",
+        rf"Static member {_ANY} with instance id {_INSTANCE} re-joins the {_TYPE} group.* "
+        rf"Created a new member {_ID} to replace the existing member {_REPLACED_ID}\.?",
     ),
     (
         EntryType.MEMBER_LEFT_TEMPORARILY,
         "",
-        rf"Static member {_ID} with instance id {_INSTANCE} temporarily left the {_KIND} group\.",
+        rf"Static member {_ID} with instance id {_INSTANCE} temporarily left the {_TYPE} group\.",
     ),
     (
         EntryType.MEMBER_REMOVED,
         "",
-        rf"(?:Member|(?:Static )?[mM]ember {_ID}(?: with instance id {_INSTANCE})?) left the {_KIND} group\.",
+        rf"(?:Member|(?:Static )?[mM]ember {_ID}(?: with instance id {_INSTANCE})?) left the {_TYPE} group\.",
     ),
     (
         EntryType.MEMBER_REMOVED,
         "",
         rf"(?:Dynamic|Static) [mM]ember {_ID}(?: with instance id {_INSTANCE})? has left group "
-        rf"through explicit `LeaveGroup` request{_CLIENT}",
+        rf"through explicit `LeaveGroup` request{_CLIENT_REASON}",
     ),
     (EntryType.MEMBER_REMOVED, "TM1", rf"{_FENCED} (?:the member|its) session expired\.*"),
     (EntryType.MEMBER_REMOVED, "TM5", rf"{_FENCED} (?:the member|it) failed to sync.*"),
@@ -279,66 +290,77 @@ def events_in(message: str) -> Iterator[LogEvent]:
     """
     if message.startswith("[GroupId "):
         yield from _epoch_events(message)
-    elif (found := _NOT_REJOINED.match(message)) is not None:
-        for member_id in _listed(found["members"]):
+    elif (not_rejoined := _NOT_REJOINED.match(message)) is not None:
+        for member_id in _split_list(not_rejoined["members"]):
             yield LogEvent(
                 type=EntryType.MEMBER_REMOVED,
-                group_id=found["group_id"],
+                group_id=not_rejoined["group_id"],
                 rule="C1",
                 member_id=member_id,
                 reason=f"member {member_id} did not rejoin within the rebalance timeout",
             )
-    elif (found := _DELETED.match(message)) is not None:
-        for group_id in found["groups"].split(", "):
+    elif (deleted := _DELETED.match(message)) is not None:
+        for group_id in deleted["groups"].split(", "):
             yield LogEvent(type=EntryType.GROUP_DELETED, group_id=group_id, reason="the group was deleted")
-    elif (event := _match(_CLASSIC, message)) is not None:
+    elif (event := _first_match(_CLASSIC, message)) is not None:
         if event.type is EntryType.PREPARING_REBALANCE:
             event = _with_causes(event)
         yield replace(event, group_type="classic", reason=event.reason or message)
 
 
 def _epoch_events(message: str) -> Iterator[LogEvent]:
-    found = _OF_GROUP.match(message)
-    event = None if found is None else _match(_EPOCHS, found["rest"])
-    if found is not None and event is not None:
-        member_id, assignor = event.member_id or found["member_id"], event.assignor_name
-        if assignor is not None and "@" in assignor:  # Java's text of an object
-            event = replace(event, assignor_name=assignor.partition("@")[0].rpartition(".")[2])
-        yield replace(event, group_id=found["group_id"], member_id=member_id, reason=found["rest"])
+    """Yield the event in a message about a group with epochs, if it is known."""
+    prefix = _EPOCH_PREFIX.match(message)
+    event = None if prefix is None else _first_match(_EPOCHS, prefix["rest"])
+    if prefix is not None and event is not None:
+        member_id = event.member_id or prefix["member_id"]
+        class_name, at_sign, _ = (event.assignor_name or "").partition("@")
+        if at_sign:  # Java's text of an object: PACKAGE.CLASS@HASH
+            event = replace(event, assignor_name=class_name.rpartition(".")[2])
+        yield replace(event, group_id=prefix["group_id"], member_id=member_id, reason=prefix["rest"])
 
 
-def _match(forms: tuple[_Form, ...], text: str) -> LogEvent | None:
+def _first_match(forms: tuple[_MessageForm, ...], text: str) -> LogEvent | None:
+    """Return the event of the first form that matches, or None.
+
+    If the text lists members, the event's causes are an event for each of them.
+    """
     for type_, rule, pattern in forms:
-        found = pattern.match(text)
-        if found is None:
+        match = pattern.match(text)
+        if match is None:
             continue
         fields: dict[str, str] = {
-            name: value for name, value in found.groupdict().items() if value not in (None, *_NONE)
+            name: value for name, value in match.groupdict().items() if value and value not in _ABSENT
         }
-        if fields.get("client_reason", "").startswith(_STEP_OF_JOINING):
+        if fields.get("client_reason", "").startswith(_SECOND_JOIN_REASON):
             del fields["client_reason"]
-        listed = fields.pop("listed", None)
-        numbers = {name: int(fields.pop(name)[:18]) for name in ("generation", "members") if name in fields}
+        member_list = fields.pop("listed", None)
+        numbers = {
+            name: int(fields.pop(name)[:_MAX_DIGITS]) for name in ("generation", "members") if name in fields
+        }
         event = LogEvent(type=type_, rule=rule, **fields, **numbers)  # type: ignore[arg-type]
-        if listed is None:
+        if member_list is None:
             return event
-        members = tuple(replace(event, member_id=member_id) for member_id in _listed(listed))
-        return replace(event, causes=members)
+        causes = tuple(replace(event, member_id=member_id) for member_id in _split_list(member_list))
+        return replace(event, causes=causes)
     return None
 
 
 def _with_causes(event: LogEvent) -> LogEvent:
-    cause = _match(_REASONS, event.reason)
+    """Return a PreparingRebalance with the causes that its reason names."""
+    cause = _first_match(_REASONS, event.reason)
     if cause is None:
         return event
-    if cause.type is EntryType.PREPARING_REBALANCE:
+    if cause.type is EntryType.PREPARING_REBALANCE:  # the cause is no change of a member
         return replace(event, reason=cause.reason, rule=cause.rule)
-    is_listed = bool(cause.causes) or cause.type is EntryType.GROUP_CONVERTED or cause.member_id is not None
-    causes = (cause.causes or (cause,)) if is_listed else ()
+    causes = cause.causes
+    if cause.member_id is not None or cause.type is EntryType.GROUP_CONVERTED:
+        causes = (cause,)
     return replace(event, reason=cause.reason, client_reason=cause.client_reason, causes=causes)
 
 
-def _listed(text: str) -> list[str]:
-    # `Set(a, b)`, `[a, b]` or `(a, b)`.
-    found = _LISTED.match(text)
-    return [] if found is None or not found[1] else found[1].split(", ")
+def _split_list(text: str) -> list[str]:
+    """Return the items of `Set(a, b)`, `[a, b]` or `(a, b)`."""
+    match = _LIST.match(text)
+    items = "" if match is None else match["items"]
+    return items.split(", ") if items else []

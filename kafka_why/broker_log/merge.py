@@ -2,8 +2,9 @@
 brokers' logs.
 
 The records have generations, members and assignments; the lines have the times at which rebalances began, and
-their reasons. Rebalances of a classic group are matched by generation. The lines then replace what was
-inferred from the records about the beginning and the members; times are converted to the records' clock.
+their reasons. Rebalances of a classic group are matched by generation. Entries about the beginning of a
+rebalance and about members are only inferred from the records, so the log's entries replace them. Times are
+converted to the records' clock.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,14 +17,15 @@ from kafka_why.broker_log.group import OF_MEMBERS
 from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import counted, last_commit_in, listed
 
-_FORMS = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)
+_FORMING = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)  # entries about a new generation
 _REMOVED, _ADDED = EntryType.MEMBER_REMOVED, EntryType.MEMBER_ADDED
 # The records show a member that expired and came back as new or returned; the lines show both steps.
 _JOINS = (_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
-_SAME = dict.fromkeys(_JOINS, _JOINS)
+_OBSERVED_RULES = "OB"  # the prefix of the rules by which entries are inferred from records
+# Details that a log entry gets from the records if its line lacks them.
 _FROM_RECORDS = ("client_id", "client_host", "group_instance_id")
 # A greater difference means that the time zone or a broker's clock is wrong.
-_CLOCKS_DIFFER_MS = 60_000
+_CLOCKS_DIFFER_S = 60
 
 
 class Merged(NamedTuple):
@@ -34,27 +36,20 @@ class Merged(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Round:
-    """A rebalance of a classic group."""
+class _Rebalance:
+    """A rebalance of a classic group: its entries are `causes`, `opening`, `middle` and `forming`."""
 
-    opening: HistoryEntry
-    lead: list[HistoryEntry] = field(default_factory=list)  # the causes
-    middle: list[HistoryEntry] = field(default_factory=list)
+    opening: HistoryEntry  # PreparingRebalance
+    causes: list[HistoryEntry] = field(default_factory=list)  # changes of members that began the rebalance
+    middle: list[HistoryEntry] = field(default_factory=list)  # between `opening` and `forming`
+    # The entry about the new generation, CompletingRebalance or Empty. None until the generation is formed.
     forming: HistoryEntry | None = None
-    is_assigned: bool = False  # the generation has its assignment, so there must be a record of it
+    is_assigned: bool = False  # the generation was assigned or is empty, so Kafka has written a record of it
 
     @property
-    def before(self) -> list[HistoryEntry]:
+    def before_forming(self) -> list[HistoryEntry]:
         """The entries before the generation was formed."""
-        return [*self.lead, self.opening, *self.middle]
-
-    def members(self, type_: EntryType) -> dict[str, HistoryEntry]:
-        """Return the entries of this type by member."""
-        return {
-            entry.member_id: entry
-            for entry in (*self.lead, *self.middle)
-            if entry.type is type_ and entry.member_id is not None
-        }
+        return [*self.causes, self.opening, *self.middle]
 
 
 def merge(recorded: Sequence[HistoryEntry], logged: Sequence[HistoryEntry]) -> Merged:
@@ -62,138 +57,173 @@ def merge(recorded: Sequence[HistoryEntry], logged: Sequence[HistoryEntry]) -> M
 
     Both are in order, and `recorded` has at least one entry.
     """
-    return _Merge(logged).of(recorded)
+    return _Merge(logged).merge_records(recorded)
 
 
 class _Merge:
     """The merge of one group, rebalance by rebalance."""
 
     def __init__(self, logged: Sequence[HistoryEntry]) -> None:
-        self._rounds = [part for part in _parts(logged) if isinstance(part, _Round)]
-        self._gone = [entry for entry in logged if entry.type is _REMOVED and entry.group_type in BY_EPOCHS]
-        self._used: set[int] = set()
-        self._found = self._of = 0  # changes that the log explains, of `_of`
+        self._logged_rebalances = [part for part in _parts(logged) if isinstance(part, _Rebalance)]
+        # The log's removals of members from a group with epochs that are not matched with a record yet.
+        self._unmatched_removals = [e for e in logged if e.type is _REMOVED and e.group_type in BY_EPOCHS]
+        self._matched: set[int] = set()  # indexes of rebalances in `_logged_rebalances` that are merged
+        self._changes = self._explained = 0  # changes in the records, and how many the log explains
         self._contradictions: list[str] = []
-        self._differ_ms = 0
+        self._clock_difference_ms = 0  # the greatest; positive if the log's clock is ahead
         self._entries: list[HistoryEntry] = []
-        self._last: HistoryEntry | None = None  # last entry from the records in `_entries`
+        self._last_replaced: HistoryEntry | None = None  # the last recorded entry that `_entries` covers
 
-    def of(self, recorded: Sequence[HistoryEntry]) -> Merged:
+    def merge_records(self, recorded: Sequence[HistoryEntry]) -> Merged:
+        """Merge the entries from the records with the log's entries."""
         for part in _parts(recorded):
-            if isinstance(part, _Round):
-                self._append(self._explained(part), part.before[0], part.forming or part.before[-1])
+            if isinstance(part, _Rebalance):
+                first, last = part.before_forming[0], part.forming or part.before_forming[-1]
+                self._append(self._merge_rebalance(part), first_replaced=first, last_replaced=last)
             elif part.type is EntryType.GROUP_EPOCH_BUMPED:
-                self._append([self._bump(part)], part, part)
+                bump = self._with_broker_reasons_of_epoch(part)
+                self._append([bump], first_replaced=part, last_replaced=part)
             else:
-                self._append([self._with_broker_reason(part)], part, part)
-        self._append(self._under_way(recorded[-1]), None, None)
+                entry = self._with_broker_reason(part)
+                self._append([entry], first_replaced=part, last_replaced=part)
+        self._append(self._rebalance_under_way(recorded[-1]))
         self._note_missing(recorded)
         return Merged(self._entries, list(self._notes()))
 
     def _append(
-        self, entries: Iterable[HistoryEntry], first: HistoryEntry | None, last: HistoryEntry | None
+        self,
+        entries: Iterable[HistoryEntry],
+        *,
+        first_replaced: HistoryEntry | None = None,
+        last_replaced: HistoryEntry | None = None,
     ) -> None:
-        """Append entries, with new sequence numbers, instead of the recorded ones from `first` to `last`."""
-        before = self._entries[-1] if self._entries else None
-        if before is not None and first is not None and first.incarnation != before.incarnation:
-            before = None
-        missing = 0
-        if first is not None:
-            missing = first.seq - 1 - (0 if before is None or self._last is None else self._last.seq)
+        """Append `entries` in place of the recorded ones from `first_replaced` to `last_replaced`.
+
+        If both are None, `entries` follow all recorded ones. The sequence numbers are new, but have the gaps
+        that the recorded ones have. No entry is earlier than the one before it.
+        """
+        previous = self._entries[-1] if self._entries else None
+        if previous is not None and first_replaced is not None:
+            previous = previous if previous.incarnation == first_replaced.incarnation else None
+        last_recorded_seq = 0 if previous is None or self._last_replaced is None else self._last_replaced.seq
+        missing_count = 0 if first_replaced is None else first_replaced.seq - 1 - last_recorded_seq
         entries = list(entries)
-        if before is not None and entries and before.type is EntryType.GROUP_CREATED:
-            before = self._entries[-1] = replace(before, at_ms=min(before.at_ms, entries[0].at_ms))
-        seq, at_ms = (0, 0) if before is None else (before.seq, before.at_ms)
-        for number, entry in enumerate(entries, seq + missing + 1):
+        # A group was created no later than its next entry.
+        if previous is not None and entries and previous.type is EntryType.GROUP_CREATED:
+            previous = self._entries[-1] = replace(previous, at_ms=min(previous.at_ms, entries[0].at_ms))
+        previous_seq, at_ms = (0, 0) if previous is None else (previous.seq, previous.at_ms)
+        for seq, entry in enumerate(entries, previous_seq + missing_count + 1):
             at_ms = max(at_ms, entry.at_ms)
-            self._entries.append(replace(entry, seq=number, at_ms=at_ms))
-        self._last = last
+            self._entries.append(replace(entry, seq=seq, at_ms=at_ms))
+        self._last_replaced = last_replaced
 
     def _with_broker_reason(self, entry: HistoryEntry) -> HistoryEntry:
+        """Return the entry. If a member is removed from a group with epochs, it has the log's reason.
+
+        Of several removals of this member in the log, the reason is that of the nearest in time.
+        """
         if entry.group_type not in BY_EPOCHS or entry.type is not _REMOVED:
             return entry
-        self._of += 1
-        near = [gone for gone in self._gone if gone.member_id == entry.member_id]
-        nearest = min(near, key=lambda gone: abs(gone.at_ms - entry.at_ms), default=None)
+        self._changes += 1
+        removals = [removal for removal in self._unmatched_removals if removal.member_id == entry.member_id]
+        nearest = min(removals, key=lambda removal: abs(removal.at_ms - entry.at_ms), default=None)
         if nearest is None:
             return entry
-        self._gone.remove(nearest)
-        self._found += 1
+        self._unmatched_removals.remove(nearest)
+        self._explained += 1
         self._note_clock(nearest.at_ms - entry.at_ms)
-        reason = _with_clues(nearest.reason, [last_commit_in(entry.reason)])
+        reason = _with_last_commits(nearest.reason, [last_commit_in(entry.reason)])
         return replace(entry, rule=nearest.rule, reason=reason, client_reason=nearest.client_reason)
 
-    def _bump(self, bump: HistoryEntry) -> HistoryEntry:
-        led = [entry for entry in self._entries if entry.cause == bump.cause and entry.type in OF_MEMBERS]
-        words = [entry.reason for entry in led if entry.type is _REMOVED and not entry.rule.startswith("OB")]
-        if not words:
+    def _with_broker_reasons_of_epoch(self, bump: HistoryEntry) -> HistoryEntry:
+        """Return a new epoch's entry with the log's reasons of the removals that caused it."""
+        causes = [entry for entry in self._entries if entry.cause == bump.cause and entry.type in OF_MEMBERS]
+        broker_reasons = [
+            entry.reason
+            for entry in causes
+            # A removal that the log explains has a rule of a coordinator.
+            if entry.type is _REMOVED and not entry.rule.startswith(_OBSERVED_RULES)
+        ]
+        if not broker_reasons:
             return bump
-        others = [bump.reason] if len(words) < len(led) else []
-        return replace(bump, reason="; ".join([*dict.fromkeys(words), *others]))
+        inferred_reasons = [bump.reason] if len(broker_reasons) < len(causes) else []
+        return replace(bump, reason="; ".join([*dict.fromkeys(broker_reasons), *inferred_reasons]))
 
-    def _explained(self, recorded: _Round) -> list[HistoryEntry]:
+    def _merge_rebalance(self, recorded: _Rebalance) -> list[HistoryEntry]:
+        """Return the log's entries of a recorded rebalance, and the changes that only the record has."""
         forming = recorded.forming
         if forming is None:
-            return recorded.before
-        self._of += 1
-        chain = self._chain(recorded, forming)
+            return recorded.before_forming
+        self._changes += 1
+        chain = self._find_logged_chain(recorded, forming)
         if not chain:
-            return [*recorded.before, forming]
-        self._found += 1
-        last = chain[-1].forming
-        assert last is not None
-        shift_ms = forming.at_ms - last.at_ms
+            return [*recorded.before_forming, forming]
+        self._explained += 1
+        logged_forming = chain[-1].forming
+        assert logged_forming is not None
+        shift_ms = forming.at_ms - logged_forming.at_ms  # converts the log's times to the records' clock
         self._note_clock(-shift_ms)
-        known = {entry.member_id: entry for entry in (*recorded.lead, *recorded.middle)}
-        logged = [entry for part in chain for entry in (*_with_commits(part, known, shift_ms), part.forming)][
-            :-1
+        changes = [*recorded.causes, *recorded.middle]
+        record_of = {entry.member_id: entry for entry in changes}
+        logged = [
+            entry for part in chain for entry in (*_with_commits(part, record_of, shift_ms), part.forming)
         ]
-        entries = [_placed(entry, known, recorded.opening, shift_ms) for entry in logged if entry is not None]
-        named = {(entry.type, entry.member_id) for entry in entries}
+        entries = [
+            _with_record(entry, record_of, recorded.opening, shift_ms)
+            for entry in logged
+            if entry is not None and entry is not logged_forming
+        ]
+        in_log = {(entry.type, entry.member_id) for entry in entries}
         entries += [
             replace(entry, at_ms=forming.at_ms)
-            for entry in (*recorded.lead, *recorded.middle)
-            if not named
-            & {
-                (entry.type, entry.member_id),
-                *((type_, entry.member_id) for type_ in _SAME.get(entry.type, ())),
-            }
+            for entry in changes
+            if in_log.isdisjoint((type_, entry.member_id) for type_ in _equivalent_types(entry.type))
         ]
-        self._contradict(forming, last, entries)
+        self._note_contradictions(forming, logged_forming, entries)
         return [*entries, forming]
 
-    def _chain(self, recorded: _Round, forming: HistoryEntry) -> list[_Round]:
-        """Return the log's rebalance that formed this generation, after the rebalances that it superseded."""
-        differ_ms = {
-            place: abs(part.forming.at_ms - forming.at_ms)
-            for place, part in enumerate(self._rounds)
+    def _find_logged_chain(self, recorded: _Rebalance, forming: HistoryEntry) -> list[_Rebalance]:
+        """Return the log's rebalance that formed this generation, after the rebalances that it superseded.
+
+        A superseded rebalance left no record. Return [] if the log does not have this generation.
+        """
+        distance_ms = {  # by index of a logged rebalance with this generation
+            index: abs(part.forming.at_ms - forming.at_ms)
+            for index, part in enumerate(self._logged_rebalances)
             if part.forming is not None
             and part.forming.generation == forming.generation
-            and place not in self._used
+            and index not in self._matched
         }
-        if not differ_ms:
+        if not distance_ms:
             return []
-        first = last = min(differ_ms, key=lambda place: differ_ms[place])
-        while (
-            first
-            and (before := self._rounds[first - 1].forming) is not None
-            and recorded.opening.generation < before.generation == self._rounds[first].opening.generation
-        ):
+        first = last = min(distance_ms, key=lambda index: distance_ms[index])
+        while first > 0:
+            superseded = self._logged_rebalances[first - 1].forming
+            if superseded is None:
+                break
+            if superseded.generation != self._logged_rebalances[first].opening.generation:
+                break
+            if superseded.generation <= recorded.opening.generation:  # the records have it, too
+                break
             first -= 1
-        self._used.update(range(first, last + 1))
-        return self._rounds[first : last + 1]
+        self._matched.update(range(first, last + 1))
+        return self._logged_rebalances[first : last + 1]
 
-    def _contradict(
+    def _note_contradictions(
         self, forming: HistoryEntry, logged: HistoryEntry, entries: Iterable[HistoryEntry]
     ) -> None:
+        """Note contradictions between `forming` from the records and `logged`, the log's entry about it.
+
+        `entries` are the log's entries before it. The last change of each member counts.
+        """
         generation = f"generation {forming.generation}"
         members = set(forming.members or ())
-        last = {
+        last_change = {
             entry.member_id: entry.type
             for entry in entries
             if entry.type in (_ADDED, _REMOVED) and entry.member_id
         }
-        for member_id, type_ in last.items():
+        for member_id, type_ in last_change.items():
             if type_ is _REMOVED and member_id in members:
                 text = f"{generation}: {member_id} was removed in the log, but is in the record"
                 self._contradictions.append(text)
@@ -208,26 +238,28 @@ class _Merge:
             numbers = f"{counted(len(logged.members), 'member')} in the log, {len(members)} in the record"
             self._contradictions.append(f"{generation}: {numbers}")
 
-    def _under_way(self, last: HistoryEntry) -> list[HistoryEntry]:
-        """Return the entries of a rebalance that began after the last record."""
-        place = next(
-            (n for n, part in enumerate(self._rounds) if n not in self._used and part is self._rounds[-1]),
-            None,
-        )
-        if place is None or last.group_type in BY_EPOCHS:
+    def _rebalance_under_way(self, last: HistoryEntry) -> list[HistoryEntry]:
+        """Return the entries of a rebalance that began after the last record, or [] if there is none."""
+        index = len(self._logged_rebalances) - 1
+        if index < 0 or index in self._matched or last.group_type in BY_EPOCHS:
             return []
-        rest = self._rounds[place]
-        if rest.is_assigned or rest.opening.generation != last.generation or rest.opening.at_ms < last.at_ms:
+        open_one = self._logged_rebalances[index]
+        if open_one.is_assigned or open_one.opening.generation != last.generation:
             return []
-        self._used.add(place)
-        entries = [*rest.before, *([rest.forming] if rest.forming is not None else [])]
+        if open_one.opening.at_ms < last.at_ms:
+            return []
+        self._matched.add(index)
+        entries = open_one.before_forming
+        if open_one.forming is not None:
+            entries.append(open_one.forming)
         return [replace(entry, incarnation=last.incarnation) for entry in entries]
 
     def _note_missing(self, recorded: Sequence[HistoryEntry]) -> None:
+        """Note the log's generations within the time of the records that no record has."""
         missing = [
             f"{part.forming.generation}"
-            for place, part in enumerate(self._rounds)
-            if place not in self._used
+            for index, part in enumerate(self._logged_rebalances)
+            if index not in self._matched
             and part.is_assigned
             and part.forming is not None
             and recorded[0].at_ms < part.forming.at_ms < recorded[-1].at_ms
@@ -237,16 +269,18 @@ class _Merge:
                 f"the log has generation {listed(missing, 'generation')}, but no record of it is left"
             )
 
-    def _note_clock(self, differ_ms: int) -> None:
-        if abs(differ_ms) > abs(self._differ_ms):
-            self._differ_ms = differ_ms
+    def _note_clock(self, log_ahead_ms: int) -> None:
+        if abs(log_ahead_ms) > abs(self._clock_difference_ms):
+            self._clock_difference_ms = log_ahead_ms
 
     def _notes(self) -> Iterator[str]:
-        yield f"the broker log explains {self._found} of {counted(self._of, 'change')} in the records"
-        if abs(self._differ_ms) > _CLOCKS_DIFFER_MS:
-            differ = f"{abs(self._differ_ms) / 1000:.0f} s {'ahead of' if self._differ_ms > 0 else 'behind'}"
+        changes = counted(self._changes, "change")
+        yield f"the broker log explains {self._explained} of {changes} in the records"
+        difference_s = abs(self._clock_difference_ms) / 1000
+        if difference_s > _CLOCKS_DIFFER_S:
+            direction = "ahead of" if self._clock_difference_ms > 0 else "behind"
             yield (
-                f"CONTRADICTION: the log's times are {differ} the records', "
+                f"CONTRADICTION: the log's times are {difference_s:.0f} s {direction} the records', "
                 "whose times are shown: is --log-timezone right?"
             )
         if self._contradictions:
@@ -254,36 +288,36 @@ class _Merge:
 
 
 def _with_commits(
-    part: _Round, known: Mapping[str | None, HistoryEntry], shift_ms: int
+    part: _Rebalance, record_of: Mapping[str | None, HistoryEntry], shift_ms: int
 ) -> Iterator[HistoryEntry]:
-    for entry in part.before:
-        about = part.lead if entry is part.opening else [entry]
-        removals = [known.get(one.member_id) for one in about if one.type is _REMOVED]
-        # A removal's reason gets the time of the member's last commit, which only the records have.
+    """Yield the log's entries before the generation, with the last commits of removed members in the reasons.
+
+    Only the records have commits. `record_of` has the recorded change of each member.
+    """
+    for entry in part.before_forming:
+        changes = part.causes if entry is part.opening else [entry]
+        removals = [record_of.get(change.member_id) for change in changes if change.type is _REMOVED]
         at_ms = entry.at_ms + shift_ms
-        clues = [
+        last_commits = [
             last_commit_in(removal.reason, removal.at_ms - at_ms)
             for removal in removals
             if removal is not None
         ]
-        yield replace(entry, reason=_with_clues(entry.reason, clues))
+        yield replace(entry, reason=_with_last_commits(entry.reason, last_commits))
 
 
-def _with_clues(reason: str, clues: Iterable[str]) -> str:
-    found = [clue for clue in dict.fromkeys(clues) if clue]
-    return "; ".join([reason.rstrip("."), *found]) if found else reason
+def _with_last_commits(reason: str, last_commits: Iterable[str]) -> str:
+    """Return the reason, followed by the texts about last commits that are not empty."""
+    texts = [text for text in dict.fromkeys(last_commits) if text]
+    return "; ".join([reason.rstrip("."), *texts]) if texts else reason
 
 
-def _placed(
-    entry: HistoryEntry, known: Mapping[str | None, HistoryEntry], opening: HistoryEntry, shift_ms: int
+def _with_record(
+    entry: HistoryEntry, record_of: Mapping[str | None, HistoryEntry], opening: HistoryEntry, shift_ms: int
 ) -> HistoryEntry:
     """Return an entry of the log with the records' details and clock."""
-    of_record = known.get(entry.member_id)
-    details = {
-        name: getattr(of_record, name)
-        for name in (() if of_record is None else _FROM_RECORDS)
-        if getattr(entry, name) is None
-    }
+    recorded = record_of.get(entry.member_id, entry)
+    details = {name: getattr(recorded, name) for name in _FROM_RECORDS if getattr(entry, name) is None}
     return replace(
         entry,
         at_ms=entry.at_ms + shift_ms,
@@ -293,32 +327,39 @@ def _placed(
     )
 
 
-def _parts(entries: Iterable[HistoryEntry]) -> Iterator[_Round | HistoryEntry]:
+def _equivalent_types(recorded: EntryType) -> tuple[EntryType, ...]:
+    """Return the types that the log may have for a recorded entry of this type."""
+    return _JOINS if recorded in _JOINS else (recorded,)
+
+
+def _parts(entries: Iterable[HistoryEntry]) -> Iterator[_Rebalance | HistoryEntry]:
     """Yield the rebalances of classic groups, and single entries outside of them."""
-    lead: list[HistoryEntry] = []
-    current: _Round | None = None
-    last: _Round | None = None
+    pending: list[HistoryEntry] = []  # about members; perhaps causes of the next rebalance
+    current: _Rebalance | None = None  # its generation is not formed yet
+    last_formed: _Rebalance | None = None
     for entry in entries:
         if entry.type is EntryType.PREPARING_REBALANCE:
-            before = lead if current is None else current.middle
-            own = [other for other in before if other.cause == entry.cause]
-            before[:] = [other for other in before if other.cause != entry.cause]
-            yield from before if current is None else (current,)
-            current, lead = _Round(entry, own), []
-        elif current is not None and entry.type in _FORMS:
+            candidates = pending if current is None else current.middle
+            causes = [other for other in candidates if other.cause == entry.cause]
+            candidates[:] = [other for other in candidates if other.cause != entry.cause]
+            yield from pending
+            if current is not None:  # superseded
+                yield current
+            current, pending = _Rebalance(entry, causes), []
+        elif current is not None and entry.type in _FORMING:
             current.forming, current.is_assigned = entry, entry.type is EntryType.EMPTY
             yield current
-            current, last = None, current
+            current, last_formed = None, current
         elif current is not None:
             current.middle.append(entry)
         elif entry.type in OF_MEMBERS and entry.group_type not in BY_EPOCHS:
-            lead.append(entry)
+            pending.append(entry)
         else:
-            if entry.type is EntryType.STABLE and last is not None:
-                last.is_assigned = True
-            yield from lead
-            lead = []
+            if entry.type is EntryType.STABLE and last_formed is not None:
+                last_formed.is_assigned = True
+            yield from pending
+            pending = []
             yield entry
-    yield from lead
+    yield from pending
     if current is not None:
         yield current

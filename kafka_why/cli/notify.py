@@ -12,13 +12,13 @@ from kafka.errors import KafkaError
 
 from kafka_why.cli.output import (
     StopEvent,
-    configure_logs,
     exit_on_signals,
     show,
     stop_on_signals,
     watching_threads,
 )
 from kafka_why.cli.parameters import (
+    FILE,
     WEB_URL,
     WholeNumber,
     as_object,
@@ -26,11 +26,11 @@ from kafka_why.cli.parameters import (
     find_source,
     link,
     page_url_option,
+    prefix_option,
 )
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
-from kafka_why.contract.layout import DEFAULT_PREFIX
-from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError, ServiceFolder
+from kafka_why.local_files import DEFAULT_DATA_DIR, ServiceFolder
 from kafka_why.notify.courier import Delivery, Notifier
 from kafka_why.notify.messages import KINDS, Filter
 from kafka_why.notify.receiver import (
@@ -38,17 +38,13 @@ from kafka_why.notify.receiver import (
     Receiver,
     SecretUnreadable,
     checked_url,
-    first_line,
     is_private,
-    url_in,
+    read_first_line,
+    read_url,
 )
 from kafka_why.notify.request_bodies import SHAPES
-from kafka_why.topic_reader import ClientError
-from kafka_why.why.history import HistoryUnavailable
 
 T = TypeVar("T")
-
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +54,13 @@ class NotifyOptions:
     client_config: ClientConfig
     prefix: str
     data_dir: Path
-    url: str | None
+    url: str | None  # exactly one of `url` and `url_file` must be given
     url_file: Path | None
     token_file: Path | None
     ca_file: Path | None
-    shape: str
-    groups: tuple[str, ...]
-    without: tuple[str, ...]
+    shape: str  # `--format`, a key of SHAPES
+    groups: tuple[str, ...]  # patterns; () means all groups
+    without: tuple[str, ...]  # patterns of excluded groups
     kinds: tuple[str, ...]
     least_duration_ms: int
     max_per_minute: int
@@ -72,15 +68,18 @@ class NotifyOptions:
     metrics_url: str | None
 
     def delivery(self) -> Delivery:
-        """Return the settings for sending messages. Raises UsageError, or BadParameter for invalid
-        content of a file.
+        """Return the settings for sending messages.
+
+        Raises UsageError, or BadParameter if the content of a file is invalid.
         """
-        url = _url_of(self.url, self.url_file)
-        token = _token_of(self.token_file)
-        at_start = _read_at_start(url, "--url-file")
-        if _read_at_start(token, "--token-file") is not None and not is_private(at_start):
+        read_url_now = _url_reader(self.url, self.url_file)
+        read_token = (lambda: None) if self.token_file is None else partial(read_first_line, self.token_file)
+        # Report unusable files at the start, although they are read again for each request.
+        is_private_url = is_private(_read_at_start(read_url_now, "--url-file"))
+        has_token = _read_at_start(read_token, "--token-file") is not None
+        if has_token and not is_private_url:
             raise click.BadParameter(NOT_PRIVATE, param_hint="--token-file")
-        post = Receiver(url, token, _context(self.ca_file)).post
+        post = Receiver(read_url_now, read_token, _tls_context(self.ca_file)).post
         return Delivery(post, SHAPES[self.shape], self.max_per_minute)
 
     def wanted(self) -> Filter:
@@ -102,11 +101,11 @@ class NotifyOptions:
     help="Folder that records what was reported. Only one process may use it.",
 )
 @click.option("--url", help="Address of the receiver, https://HOST/PATH.")
-@click.option("--url-file", type=_FILE, metavar="FILE", help="File whose first line is a secret address.")
-@click.option("--token-file", type=_FILE, metavar="FILE", help="File whose first line is a bearer token.")
+@click.option("--url-file", type=FILE, metavar="FILE", help="File whose first line is a secret address.")
+@click.option("--token-file", type=FILE, metavar="FILE", help="File whose first line is a bearer token.")
 @click.option(
     "--ca-file",
-    type=_FILE,
+    type=FILE,
     metavar="FILE",
     help="Certificates (PEM) of the receiver's authorities; default: those that this machine trusts.",
 )
@@ -151,9 +150,7 @@ class NotifyOptions:
     type=WEB_URL,
     help="The coordinator's metrics, as http://HOST:PORT/metrics, for its alarms.",
 )
-@click.option(
-    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
-)
+@prefix_option
 @as_object(NotifyOptions, "options")
 def notify(options: NotifyOptions) -> None:
     """Report to a webhook which groups rebalanced, and what is wrong, until Ctrl-C.
@@ -162,7 +159,6 @@ def notify(options: NotifyOptions) -> None:
     Where there are no topics of a coordinator or an observer, it reads the cluster's own __consumer_offsets,
     as `why` does. It then reports at most the last hour of the time in which it did not run.
     """
-    configure_logs()
     exit_on_signals()
     stop = StopEvent()
     client_config = options.client_config
@@ -185,39 +181,37 @@ def notify(options: NotifyOptions) -> None:
             stop_on_signals(stop)
             show(f"ready: reports what happens on {client_config}")
             stop.wait()
-            exit_on_signals()  # a second one ends it at once
-    except (ClientError, FolderError, HistoryUnavailable) as error:
-        raise click.ClickException(str(error)) from error
+            exit_on_signals()  # a second signal ends the command at once
     except KafkaError as error:
         raise click.ClickException(f"cannot read from {client_config}: {error}") from error
     if stop.failure is not None:
         raise click.ClickException(stop.failure)
 
 
-def _url_of(url: str | None, file: Path | None) -> Callable[[], str]:
-    if file is not None and url is None:
-        return partial(url_in, file)
-    if url is None or file is not None:
+def _url_reader(url: str | None, file: Path | None) -> Callable[[], str]:
+    """Return a function that returns the receiver's URL. With `file`, it reads the file at each call."""
+    if (url is None) == (file is None):
         raise click.UsageError("notify needs one of --url and --url-file.")
+    if file is not None:
+        return partial(read_url, file)
+    assert url is not None
     try:
-        address = checked_url(url)
+        valid_url = checked_url(url)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from error
-    return lambda: address
-
-
-def _token_of(file: Path | None) -> Callable[[], str | None]:
-    return (lambda: None) if file is None else partial(first_line, file)
+    return lambda: valid_url
 
 
 def _read_at_start(read: Callable[[], T], option: str) -> T:
+    """Return what `read` returns. Raises BadParameter, which names the option, if it cannot read a file."""
     try:
         return read()
     except SecretUnreadable as error:
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
-def _context(ca_file: Path | None) -> SSLContext:
+def _tls_context(ca_file: Path | None) -> SSLContext:
+    """Return the context that verifies the receiver, by `ca_file` or by what this machine trusts."""
     try:
         return client_context(None if ca_file is None else certificates(ca_file.read_text()))
     except (OSError, UnicodeDecodeError, PemError) as error:

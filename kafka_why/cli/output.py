@@ -1,8 +1,8 @@
-"""The output of all commands, and their end by signals.
+"""The output of all commands, and their reactions to signals.
 
 Ids, names and reasons come from clients, so every command prints through here. Text is escaped even in a file
-or pipe, because it is often shown on a terminal later. JSON escapes by its own rules, so every reader gets
-the same document. Other data is written unchanged, because a program reads it: CSV for
+or pipe, because it is often shown on a terminal later. A JSON document has JSON's own escapes, with which
+programs read the original text. Other data is written unchanged, because a program reads it: CSV for
 `reset-offsets --from-file`, a line for `gateway --sasl-users`. On a terminal `GuardedTerminal` escapes it.
 """
 
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import click
 import msgspec
@@ -25,11 +25,7 @@ import structlog
 
 from kafka_why.wording import visible, visible_lines
 
-if TYPE_CHECKING:
-    from kafka_why.stored_log import Progress
-
-
-_NOT_ASCII = re.compile(r"[^\n -~]")
+_NOT_PRINTABLE_ASCII = re.compile(r"[^\n -~]")  # except line feeds
 
 
 def show(text: str = "") -> None:
@@ -42,17 +38,20 @@ def show_stderr(text: str) -> None:
     click.echo(visible(text), err=True)
 
 
-def reading_progress(unit: str) -> "Progress":
-    """Return a reporter that shows on a terminal, once a second, how far a long read has got."""
+def reading_progress(unit: str) -> Callable[[int, int], None]:
+    """Return a function that reports on a terminal, once a second, the progress of a long read.
+
+    Its arguments are the number of `unit` read so far, and the total. Without a terminal it does nothing.
+    """
     if not sys.stderr.isatty():
         return lambda *_: None
-    next_s = time.monotonic() + 1
+    next_report_s = time.monotonic() + 1
 
-    def report(read: int, of: int) -> None:
-        nonlocal next_s
-        if time.monotonic() >= next_s:
-            next_s = time.monotonic() + 1
-            show_stderr(f"{read:,} of {of:,} {unit} read")
+    def report(read: int, total: int) -> None:
+        nonlocal next_report_s
+        if time.monotonic() >= next_report_s:
+            next_report_s = time.monotonic() + 1
+            show_stderr(f"{read:,} of {total:,} {unit} read")
 
     return report
 
@@ -65,7 +64,7 @@ def show_json(answer: Any) -> None:
 def show_encoded(document: str | bytes) -> None:
     """Print a JSON document that is already encoded."""
     text = document if isinstance(document, str) else document.decode()
-    _write_data(f"{_NOT_ASCII.sub(_json_escaped, text)}\n")
+    show_data(f"{_NOT_PRINTABLE_ASCII.sub(_json_escaped, text)}\n")
 
 
 def show_line(document: object) -> None:
@@ -74,30 +73,19 @@ def show_line(document: object) -> None:
 
 
 def show_data(text: str) -> None:
-    """Print data in a format other than JSON, unchanged."""
-    _write_data(text)
-
-
-def failure_in_lines(error: Exception) -> click.ClickException:
-    """Return a command's error whose message keeps our own line feeds, such as the end of a log."""
-    return click.ClickException(visible_lines(str(error).expandtabs()))
-
-
-def _write_data(text: str) -> None:
-    """Write UTF-8 in any locale. Click would remove colours from text."""
+    """Print data for programs, unchanged and in UTF-8 in any locale."""
+    # Click removes colour codes from a str for a file or pipe, but not from bytes.
     click.echo(text if sys.stdout.isatty() else text.encode(), nl=False)
 
 
-def _json_escaped(found: re.Match[str]) -> str:
-    character = found[0]
+def _json_escaped(match: re.Match[str]) -> str:
+    """Return a character as JSON, with an escape only if it is not printable."""
+    character = match[0]
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
-# Structured logs on standard error: readable text on a terminal, JSON lines otherwise.
-
-
 def configure_logs() -> None:
-    """Configure structlog for this process, and guard its terminals."""
+    """Log to standard error, as text on a terminal and as JSON lines elsewhere, and guard the terminals."""
     guard_terminals()
     # py4j logs a traceback for each call to a JVM that has ended. Our own log reports that end.
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
@@ -110,7 +98,7 @@ def configure_logs() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            *([_visible] if on_terminal else []),
+            *([_escape_values] if on_terminal else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -118,8 +106,8 @@ def configure_logs() -> None:
     )
 
 
-def _visible(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape control characters in the values. JSON output escapes them itself."""
+def _escape_values(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape control characters in the values of a log event. JSON output escapes them itself."""
     return {
         key: (visible_lines if key == "exception" else visible)(
             value if isinstance(value, str) else repr(value)
@@ -143,7 +131,8 @@ class _NeverRaises:
             self._stream.flush()
 
 
-_CONTROL = re.compile(r"[^\n\t -~]+")
+# Runs of characters that `visible` may have to escape. It leaves printable characters unchanged.
+_TO_CHECK = re.compile(r"[^\n\t -~]+")
 
 
 class GuardedTerminal(io.TextIOBase):
@@ -158,7 +147,7 @@ class GuardedTerminal(io.TextIOBase):
         self.rich_proxied_file = terminal
 
     def write(self, text: str) -> int:
-        self.terminal.write(_CONTROL.sub(lambda found: visible(found[0]), text))
+        self.terminal.write(_TO_CHECK.sub(lambda run: visible(run[0]), text))
         return len(text)
 
     def flush(self) -> None:
@@ -195,35 +184,29 @@ def unguarded(stream: TextIO) -> TextIO:
     return stream.terminal if isinstance(stream, GuardedTerminal) else stream
 
 
-# The effect of Ctrl-C and SIGTERM on a command that runs until it is stopped.
-
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def exit_on_signals() -> None:
     """Exit on a signal, with the code 128 + its number.
 
-    For use during the start: it also ends what was started.
+    For use during the start: the SystemExit also ends what was started.
     """
-    _on_signals(_exit)
+    _handle_signals(_raise_exit)
 
 
 def stop_on_signals(stop: threading.Event) -> None:
     """Set `stop` on a signal, so that the command ends in order. For use after the start."""
-    _on_signals(lambda *_: stop.set())
+    _handle_signals(lambda *_: stop.set())
 
 
-def _on_signals(handler: Callable[[int, FrameType | None], object]) -> None:
+def _handle_signals(handler: Callable[[int, FrameType | None], object]) -> None:
     for number in SIGNALS:
         signal.signal(number, handler)
 
 
-def _exit(number: int, _: FrameType | None) -> NoReturn:
+def _raise_exit(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-# A thread that dies of an exception ends the process, because the service has lost a part of itself.
 
 
 log = structlog.get_logger()
@@ -247,7 +230,8 @@ class StopEvent(threading.Event):
 def watching_threads(on_death: Callable[[str], None]) -> Iterator[None]:
     """Call `on_death` with the reason when a thread ends with an exception. The call is on that thread.
 
-    Threads of libraries count, too: a producer whose sender thread has ended sends nothing.
+    The process should then end, because a part of it no longer works. Threads of libraries count, too: a
+    producer whose sender thread has ended sends nothing.
     """
 
     def report_death(death: threading.ExceptHookArgs) -> None:
@@ -259,9 +243,9 @@ def watching_threads(on_death: Callable[[str], None]) -> Iterator[None]:
         finally:
             on_death(reason)
 
-    before = threading.excepthook
+    previous_hook = threading.excepthook
     threading.excepthook = report_death
     try:
         yield
     finally:
-        threading.excepthook = before
+        threading.excepthook = previous_hook

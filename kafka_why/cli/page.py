@@ -7,27 +7,36 @@ from typing import Any, NamedTuple, Self
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.output import StopEvent, configure_logs, show, stop_on_signals, watching_threads
-from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options, find_source
+from kafka_why.cli.output import StopEvent, show, stop_on_signals, watching_threads
+from kafka_why.cli.parameters import (
+    FILE,
+    HOST,
+    WEB_URL,
+    WholeNumber,
+    cluster_options,
+    find_source,
+    prefix_option,
+)
 from kafka_why.cli.rocketmq_cluster import namesrv_options
+from kafka_why.connections.address import is_loopback
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.rocketmq import RocketMqServers
-from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.credentials import InvalidEntry, Users
+from kafka_why.notify.receiver import SecretUnreadable, read_first_line
 from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.security import Access
-from kafka_why.page.server import Page, is_loopback
-from kafka_why.topic_reader import BrokersOwn, ClientError
-from kafka_why.web import TlsFiles, WebUnavailable, listening_at, url_of
-from kafka_why.why.history import HistoryUnavailable
-
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+from kafka_why.page.server import Page
+from kafka_why.topic_reader import BrokersOwn
+from kafka_why.web import TlsFiles, listening_at, url_of
 
 
 class _Listener(NamedTuple):
+    """The address to listen on, and the access to it."""
+
     host: str
     port: int
-    access: Access | None
+    access: Access | None  # None if nobody has to authenticate
     tls: TlsFiles | None
 
     @classmethod
@@ -41,7 +50,7 @@ class _Listener(NamedTuple):
         tls_certificate: Path | None,
         tls_key: Path | None,
     ) -> Self:
-        """Return what the options say. Raises UsageError and BadParameter."""
+        """Return the listener of these options. Raises UsageError and BadParameter."""
         access = access_of(users, token_file)
         tls = None if tls_certificate is None else TlsFiles(tls_certificate, tls_key)
         if not is_loopback(host) and (access is None or tls is None):
@@ -59,9 +68,7 @@ def _rocketmq_page(*, servers: RocketMqServers, **listener: Any) -> None:
 @click.command()
 @namesrv_options(_rocketmq_page, ("host", "port", "users", "token_file", "tls_certificate", "tls_key"))
 @cluster_options()
-@click.option(
-    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
-)
+@prefix_option
 @click.option(
     "--host",
     type=HOST,
@@ -77,22 +84,22 @@ def _rocketmq_page(*, servers: RocketMqServers, **listener: Any) -> None:
 )
 @click.option(
     "--users",
-    type=_FILE,
+    type=FILE,
     metavar="FILE",
     help="File of the users who may read: lines NAME:PASSWORD, as in gateway --sasl-users.",
 )
 @click.option(
-    "--token-file", type=_FILE, metavar="FILE", help="File whose first line is a bearer token for readers."
+    "--token-file", type=FILE, metavar="FILE", help="File whose first line is a bearer token for readers."
 )
-@click.option("--tls-certificate", type=_FILE, metavar="FILE", help="Certificate with its chain, PEM.")
+@click.option("--tls-certificate", type=FILE, metavar="FILE", help="Certificate with its chain, PEM.")
+@click.option(
+    "--tls-key", type=FILE, metavar="FILE", help="The certificate's key, PEM; default: in the same file."
+)
 @click.option(
     "--checkpoint",
     metavar="PLACE",
     help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay` of "
     "`group-coordinator`, if that is installed here.",
-)
-@click.option(
-    "--tls-key", type=_FILE, metavar="FILE", help="The certificate's key, PEM; default: in the same file."
 )
 def page(
     client_config: ClientConfig,
@@ -106,8 +113,8 @@ def page(
 
     The page reads the coordinator's topics, and writes nothing. The coordinator need not run. Where there are
     no such topics, the page reads the cluster's own __consumer_offsets, as `why` does, and needs only READ on
-    that topic. With --namesrv it polls a RocketMQ cluster, and with --bootstrap-servers, too, it shows that
-    beside the history of RocketMQ's groups.
+    that topic. With --namesrv it polls a RocketMQ cluster. With --namesrv and --bootstrap-servers it shows
+    the polls beside the history of RocketMQ's groups.
     """
     _serve(
         lambda: (client_config, find_source(client_config, prefix)),
@@ -127,16 +134,20 @@ def _serve(
     metrics_url: str | None = None,
     rocketmq: RocketMqServers | None = None,
 ) -> None:
-    configure_logs()
+    """Serve the page until Ctrl-C. Raises ClickException if the source cannot be read or a thread ends.
+
+    `source` returns the cluster's settings and the source of groups, as `Page` takes them. `connect_to` is
+    the address that consumers connect to.
+    """
     stop = StopEvent()
     try:
-        client_config, read = source()
+        client_config, groups_source = source()
         with (
             listening_at(listener.host, listener.port) as listening,
             watching_threads(stop.fail),
             Page(
                 client_config,
-                read,
+                groups_source,
                 listening,
                 connect_to=connect_to,
                 access=listener.access,
@@ -149,8 +160,6 @@ def _serve(
             stop_on_signals(stop)
             show(f"ready: {url_of(listening, has_tls=listener.tls is not None)}")
             stop.wait()
-    except (ClientError, WebUnavailable, HistoryUnavailable) as error:
-        raise click.ClickException(str(error)) from error
     except KafkaError as error:
         raise click.ClickException(f"cannot read from {connect_to}: {error}") from error
     if stop.failure is not None:
@@ -161,25 +170,24 @@ def access_of(users: Path | None, token_file: Path | None) -> Access | None:
     """Return the readers' access rules, or None if the options give none. Raises BadParameter."""
     if users is None and token_file is None:
         return None
-    return Access(has_password=_passwords(users), token=_token(token_file))
+    return Access(has_password=_password_check(users), token=_token(token_file))
 
 
-def _passwords(users: Path | None) -> Callable[[str, bytes], bool] | None:
+def _password_check(users: Path | None) -> Callable[[str, bytes], bool] | None:
+    """Return a function that checks a user's password by the file, or None without a file."""
     if users is None:
         return None
     try:
-        found = Users(users.read_text().splitlines())
+        file_users = Users(users.read_text().splitlines())
     except (OSError, UnicodeDecodeError, InvalidEntry) as error:
         raise click.BadParameter(f"{users}: {error}", param_hint="--users") from error
-    if "PLAIN" not in found.mechanisms:
+    if "PLAIN" not in file_users.mechanisms:  # no entry has a password
         raise click.BadParameter(f"{users} has no NAME:PASSWORD", param_hint="--users")
-    return found.has_password
+    return file_users.has_password
 
 
 def _token(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    lines = file.read_text().splitlines()
-    if not lines or not lines[0].strip():
-        raise click.BadParameter(f"{file} has no token in its first line", param_hint="--token-file")
-    return lines[0].strip()
+    try:
+        return None if file is None else read_first_line(file)
+    except SecretUnreadable as error:
+        raise click.BadParameter(str(error), param_hint="--token-file") from error

@@ -1,5 +1,5 @@
-"""Option types and options that several commands share, and the sources that options select. The types check
-an address when the option is parsed.
+"""Option types and options that several commands share, and functions that open the source which the options
+name.
 """
 
 import functools
@@ -14,25 +14,26 @@ from urllib.parse import urlencode, urlsplit
 
 import click
 
-from kafka_why.cli.output import configure_logs, reading_progress, show, show_json, show_stderr
+from kafka_why.cli.output import reading_progress, show, show_json, show_stderr
 from kafka_why.connections.address import Address, check_plaintext, parse_host, parse_servers
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.used_settings import ClientConfigError
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
+from kafka_why.now import now_ms
 from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
 from kafka_why.topic_reader import BrokersOwn, TopicsMissing, layout_on
-from kafka_why.why.broker_logs import BrokerLogs, groups_since, groups_text, parse_zone, read_broker_logs
+from kafka_why.why.broker_logs import BrokerLogs, groups_since, groups_text, read_broker_logs
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable
 from kafka_why.why.polls import polling_client
-from kafka_why.wording import Clock
+from kafka_why.wording import Clock, parse_since
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
 class ParsedOption(click.ParamType[Any]):
-    """An option type made from a parser. A ValueError of the parser ends the command.
+    """An option type whose values `parse` parses. A ValueError of `parse` ends the command.
 
     `expected` describes a valid value by example.
     """
@@ -40,13 +41,13 @@ class ParsedOption(click.ParamType[Any]):
     def __init__(self, name: str, parse: Callable[[str], Any], expected: str = "") -> None:
         self.name = name
         self._parse = parse
-        self._hint = expected and f"; expected is {expected}"
+        self._hint = f"; expected is {expected}" if expected else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return parsed_or_default(self._parse, value, self, param, ctx, self._hint)
+        return parsed_option_value(self._parse, value, self, param, ctx, self._hint)
 
 
-def parsed_or_default(
+def parsed_option_value(
     parse: Callable[[str], Any],
     value: Any,
     kind: click.ParamType[Any],
@@ -70,8 +71,8 @@ class WholeNumber(click.IntRange):
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        at_most = INT32_MAX if self.max is None else INT64_MAX
-        parsed = parsed_or_default(partial(parse_whole_number, at_most=at_most), value, self, param, ctx)
+        at_most = INT32_MAX if self.max is None else INT64_MAX  # IntRange checks a given `max`
+        parsed = parsed_option_value(partial(parse_whole_number, at_most=at_most), value, self, param, ctx)
         return super().convert(parsed, param, ctx)
 
 
@@ -79,7 +80,7 @@ class DecimalNumber(click.FloatRange):
     """An option type: a number from `min` to `max`, which may have a fraction."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(parsed_or_default(parse_decimal, value, self, param, ctx), param, ctx)
+        return super().convert(parsed_option_value(parse_decimal, value, self, param, ctx), param, ctx)
 
 
 ADDRESS = ParsedOption("HOST:PORT", Address.parse, "an address such as 127.0.0.1:9192 or [::1]:9192")
@@ -89,34 +90,38 @@ HOST = ParsedOption("HOST", parse_host, "a host without a port, such as 127.0.0.
 """Parses to a str; an IPv6 address loses its brackets."""
 
 
-def _servers(text: str) -> str:
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+"""An existing file, as a Path."""
+
+
+def _check_servers(text: str) -> str:
     parse_servers(text)
     return text
 
 
 SERVERS = ParsedOption(
-    "HOST:PORT,...", _servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
+    "HOST:PORT,...", _check_servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
 )
-"""Checks a list in the format of `bootstrap.servers` of Kafka's clients, and keeps its text: a name such as
-`SSL://` before an address is compared with the client settings (`kafka_why.cli.parameters`).
+"""Checks a list in the format of `bootstrap.servers` of Kafka's clients. It stays a str, because a prefix
+such as `SSL://` is compared with the client settings later.
 """
 
 INT64 = ParsedOption("INTEGER", parse_whole_number, "a whole number of 64 bits such as 12")
 """Parses to an int."""
 
+MOMENT = ParsedOption("TIME|DURATION", lambda text: parse_since(text, now_ms()))
+"""Parses an ISO time, or a duration before now, to milliseconds since 1970."""
 
-def _web_url(text: str) -> str:
-    found = urlsplit(text)
-    if found.scheme not in ("http", "https") or not found.hostname or found.query or found.fragment:
+
+def _check_web_url(text: str) -> str:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
         raise ValueError(f"{text!r} is not the address of a web server")
     return text
 
 
-WEB_URL = ParsedOption("URL", _web_url, "an address such as http://127.0.0.1:8080/")
+WEB_URL = ParsedOption("URL", _check_web_url, "an address such as http://127.0.0.1:8080/")
 """Parses to a str, without a query."""
-
-
-# Click's parameters as one object, so that a command takes its options and passes them on together.
 
 
 Command = Callable[..., Any]
@@ -125,21 +130,25 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def pop_fields(kind: type[T], given: dict[str, Any], prefix: str = "") -> T:
-    """Remove the parameters named like the fields of the dataclass `kind` after `prefix`, and return an
-    instance of it.
+    """Remove from `given` the fields of the dataclass `kind`, and return an instance with these values.
+
+    A key of `given` is `prefix` and the name of a field.
     """
     return kind(**{field.name: given.pop(f"{prefix}{field.name}") for field in fields(kind)})
 
 
 def shared_fields(kind: type[T], given: T) -> dict[str, Any]:
-    """Return the fields of `given` that the dataclass `kind`, from which its class derives, has."""
+    """Return the fields of `given` that its base class `kind` also has."""
     return {field.name: getattr(given, field.name) for field in fields(kind)}
 
 
-def as_object(kind: type[T], name: str, prefix: str = "") -> Callable[[Command], Command]:
-    """Return a decorator that passes the parameters of `kind` to the command as one object, `name`.
+def as_object(
+    kind: type[T], name: str, *options: Callable[[Command], Command], prefix: str = ""
+) -> Callable[[Command], Command]:
+    """Return a decorator that passes the options named like the fields of `kind` as one argument, `name`.
 
-    Click shows errors that `kind` raises.
+    The argument is an instance of `kind`. An option's name is `prefix` and the field's name. The decorator
+    also adds `options` to the command. A `click.ClickException` that `kind` raises ends the command.
     """
 
     def decorated(command: Command) -> Command:
@@ -147,33 +156,33 @@ def as_object(kind: type[T], name: str, prefix: str = "") -> Callable[[Command],
         def run(**given: Any) -> None:
             command(**{name: pop_fields(kind, given, prefix)}, **given)
 
-        return run
+        return with_options(run, *options)
 
     return decorated
 
 
 def with_options(command: Command, *options: Callable[[Command], Command]) -> Command:
-    """Return the command with these options, in the order of its help."""
+    """Return the command with these options, in the order in which its help lists them."""
     for option in reversed(options):
         command = option(command)
     return command
 
 
-# `--page-url`: where the page is, so that a command's output ends with a link to it.
-
+prefix_option = click.option(
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
+)
 
 VARIABLE = "GROUP_COORDINATOR_PAGE_URL"
+"""The environment variable with the default of `--page-url`."""
 
 
-def page_url_option(command: Command) -> Command:
-    """Add `--page-url`. The command gets it as `page_url`, or None if it is not set."""
-    return click.option(
-        "--page-url",
-        type=WEB_URL,
-        envvar=VARIABLE,
-        show_envvar=True,
-        help="The page's address, http://HOST:PORT/, for the link to the group.",
-    )(command)
+page_url_option = click.option(
+    "--page-url",
+    type=WEB_URL,
+    envvar=VARIABLE,
+    show_envvar=True,
+    help="The page's address, http://HOST:PORT/, for the link to the group.",
+)
 
 
 def link(page_url: str, group_id: str | None = None) -> str:
@@ -182,23 +191,21 @@ def link(page_url: str, group_id: str | None = None) -> str:
     return base if group_id is None else f"{base}group?{urlencode({'id': group_id})}"
 
 
-# The options that name the Kafka cluster: its servers, and the client settings for them.
-
-
-_NAMES = ("--bootstrap-servers", "--client-config")
+_CLUSTER_OPTIONS = ("--bootstrap-servers", "--client-config")
 
 
 def cluster_options(
-    purpose: str = "The cluster with the coordinator's topics.", *, required: bool = True
+    purpose: str = "Brokers of the Kafka cluster.", *, required: bool = True
 ) -> Callable[[Command], Command]:
     """Add `--bootstrap-servers` and `--client-config`. The command gets a ClientConfig as `client_config`.
 
-    It is None if neither is given, which is an error if `required`. `purpose` is the help text.
+    If neither option is given, `client_config` is None, or the command fails if `required`. `purpose` is the
+    help text of `--bootstrap-servers`.
     """
     options = (
-        click.option(_NAMES[0], type=SERVERS, help=purpose),
+        click.option(_CLUSTER_OPTIONS[0], type=SERVERS, help=purpose),
         click.option(
-            _NAMES[1],
+            _CLUSTER_OPTIONS[1],
             "properties",
             type=click.Path(path_type=Path, dir_okay=False),
             metavar="FILE",
@@ -208,11 +215,11 @@ def cluster_options(
 
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
-        def run(*, bootstrap_servers: str | None, properties: Path | None, **given: Any) -> None:
+        def run(*, bootstrap_servers: str | None, properties: Path | None, **others: Any) -> None:
             client_config = client_config_of(bootstrap_servers, properties)
             if client_config is None and required:
                 raise click.UsageError("Missing option '--bootstrap-servers'.")
-            command(client_config=client_config, **given)
+            command(client_config=client_config, **others)
 
         return with_options(run, *options)
 
@@ -220,15 +227,14 @@ def cluster_options(
 
 
 def client_config_of(
-    bootstrap_servers: str | None, properties: Path | None, options: tuple[str, str] = _NAMES
+    bootstrap_servers: str | None, properties: Path | None, options: tuple[str, str] = _CLUSTER_OPTIONS
 ) -> ClientConfig | None:
     """Return the cluster's settings, or None if neither value is given. Raises BadParameter.
 
     `options` are the names of the two options.
     """
     if properties is None:
-        return None if bootstrap_servers is None else _plaintext(bootstrap_servers, options[0])
-    configure_logs()  # because unused settings are logged
+        return None if bootstrap_servers is None else _plaintext_config(bootstrap_servers, options[0])
     servers = None if bootstrap_servers is None else parse_servers(bootstrap_servers)
     try:
         return ClientConfig.read(properties, servers)
@@ -236,7 +242,8 @@ def client_config_of(
         raise click.BadParameter(str(error), param_hint=options[1]) from None
 
 
-def _plaintext(bootstrap_servers: str, option: str) -> ClientConfig:
+def _plaintext_config(bootstrap_servers: str, option: str) -> ClientConfig:
+    """Return the settings of servers without TLS and SASL. Raises BadParameter, which names the option."""
     try:
         check_plaintext(bootstrap_servers)
     except ValueError as error:
@@ -249,29 +256,7 @@ class BrokerLogOptions:
     """The options that name brokers' log files."""
 
     files: tuple[str, ...]  # - is the standard input
-    log_timezone: tzinfo | None  # of times that name none; None: this machine's
-
-
-def broker_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the fields of `BrokerLogOptions`."""
-    return with_options(
-        command,
-        click.option(
-            "--broker-log",
-            "files",
-            multiple=True,
-            metavar="FILE",
-            help="Log of a broker, plain or gzip, or - for the standard input; repeatable. It has the reason "
-            "and the beginning of each rebalance. Needs no cluster; without GROUP it lists the groups.",
-        ),
-        click.option(
-            "--log-timezone",
-            type=ParsedOption("zone", parse_zone, "Europe/Berlin or +02:00"),
-            metavar="ZONE",
-            help="Zone of times in --broker-log that name none: Europe/Berlin, UTC, +02:00. Default: this "
-            "machine's.",
-        ),
-    )
+    log_timezone: tzinfo | None  # for times without a zone; None: this machine's zone
 
 
 def read_logs(options: BrokerLogOptions, group_id: str | None) -> tuple[BrokerLogs, list[str]]:
@@ -283,7 +268,7 @@ def read_logs(options: BrokerLogOptions, group_id: str | None) -> tuple[BrokerLo
     return logs, logs.notes(options.files, options.log_timezone)
 
 
-def list_groups(options: BrokerLogOptions, since_ms: int | None, output: str) -> None:
+def print_logged_groups(options: BrokerLogOptions, since_ms: int | None, output: str) -> None:
     """Print the groups in brokers' logs."""
     if not options.files:
         raise click.UsageError("Missing argument 'GROUP'. Only --broker-log lists groups.")
@@ -303,23 +288,24 @@ def list_groups(options: BrokerLogOptions, since_ms: int | None, output: str) ->
 def find_source(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
     """Find the source of groups: the coordinator's topics, or else the brokers' own groups.
 
-    Name it on stderr. Raises TopicsMissing if `prefix` was given and has no topics, HistoryUnavailable if
-    this principal may neither read `__consumer_offsets` nor describe a group, or KafkaError.
+    Print the source to stderr, unless it is the coordinator's topics. Raises TopicsMissing if `prefix` was
+    given and has no topics, HistoryUnavailable if this principal may neither read `__consumer_offsets` nor
+    describe a group, or KafkaError.
     """
     try:
         return layout_on(client_config, prefix)
     except TopicsMissing:
         if prefix != DEFAULT_PREFIX:
             raise
-    nothing = "no topics of a coordinator or an observer"
+    no_topics = "no topics of a coordinator or an observer"
     try:
         with OffsetsTopic(client_config) as topic:
-            read = f"the brokers' own {KAFKAS_OFFSETS_TOPIC}, {topic.partitions} partitions"
+            offsets_topic = f"the brokers' own {KAFKAS_OFFSETS_TOPIC}, {topic.partitions} partitions"
     except OffsetsUnreadable as error:
         with closing(polling_client(client_config)) as admin:
             if not admin.list_groups():
                 raise HistoryUnavailable(f"{error}; nor may it describe a group, which polls need") from error
-        show_stderr(f"{nothing}: polling the groups, because {error}")
+        show_stderr(f"{no_topics}: polling the groups, because {error}")
         return BrokersOwn.POLLS
-    show_stderr(f"{nothing}: reading {read}")
+    show_stderr(f"{no_topics}: reading {offsets_topic}")
     return BrokersOwn.OFFSETS_TOPIC

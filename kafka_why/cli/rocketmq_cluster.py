@@ -16,14 +16,13 @@ from click.core import ParameterSource
 from msgspec.structs import replace
 
 from kafka_why.cli.output import (
-    configure_logs,
     reading_progress,
     show,
     show_json,
     show_line,
     show_stderr,
 )
-from kafka_why.cli.parameters import Command, link, with_options
+from kafka_why.cli.parameters import FILE, Command, link, with_options
 from kafka_why.connections.rocketmq import (
     ACCESS_KEY,
     SECRET_KEY,
@@ -32,7 +31,6 @@ from kafka_why.connections.rocketmq import (
 )
 from kafka_why.lifetimes import OutageWarning
 from kafka_why.topic_reader import ClientError
-from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.rocketmq.model import Report
 from kafka_why.why.rocketmq.polled.changes import change_line, changes, poll_report_text, symptom_changes
 from kafka_why.why.rocketmq.polled.model import GroupPoll, PollReport
@@ -45,17 +43,18 @@ if TYPE_CHECKING:
 
 FOLLOW_INTERVAL_S = 5.0
 _OPTIONS = ("namesrv", "rocketmq_acl", "rocketmq_tls")
-_HISTORY = frozenset(("bootstrap_servers", "properties"))
-"""The parameters of the cluster that has the history."""
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_KAFKA_PARAMETERS = frozenset(("bootstrap_servers", "properties"))
+"""The parameters of the Kafka cluster that has the history."""
 
 
-def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Callable[[Command], Command]:
-    """Add `--namesrv` and its credentials.
+def namesrv_options(
+    polled_command: Callable[..., None], polled_parameters: tuple[str, ...]
+) -> Callable[[Command], Command]:
+    """Add `--namesrv`, which names the servers of a RocketMQ cluster, and the options for its credentials.
 
-    With `--namesrv`, `instead` is called in place of the command. It gets `servers`, and the command's
-    parameters in `also`. If the command line also names the cluster with the history, the command itself is
-    called, with `servers`.
+    With `--namesrv`, `polled_command` is called in place of the command. It gets `servers` and the command's
+    `polled_parameters`. If the command line names a Kafka cluster, too, the command itself gets `servers`.
+    Without `--namesrv`, the command's `servers` is None.
     """
     options = (
         click.option(
@@ -68,31 +67,38 @@ def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Call
         ),
         click.option(
             "--rocketmq-acl",
-            type=_FILE,
+            type=FILE,
             metavar="FILE",
             help=f"Lines accessKey and secretKey, as mqadmin's tools.yml. Default: {ACCESS_KEY} and "
             f"{SECRET_KEY} of the environment.",
         ),
         click.option(
-            "--rocketmq-tls", type=_FILE, metavar="FILE", help="Use TLS, as in RocketMQ's tls.config.file."
+            "--rocketmq-tls", type=FILE, metavar="FILE", help="Use TLS, as in RocketMQ's tls.config.file."
         ),
     )
 
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            own = {name: given.pop(name) for name in _OPTIONS}
+            rocketmq_values = {name: given.pop(name) for name in _OPTIONS}
             on_command_line = _on_command_line()
-            others = [option for name, option in on_command_line.items() if name not in (*_OPTIONS, *also)]
-            if own["namesrv"] is None or (others and "namesrv" not in on_command_line):
+            history_options = [
+                option
+                for name, option in on_command_line.items()
+                if name not in (*_OPTIONS, *polled_parameters)
+            ]
+            # The environment's NAMESRV_ADDR counts only for a command line without other sources.
+            is_overridden = bool(history_options) and "namesrv" not in on_command_line
+            if rocketmq_values["namesrv"] is None or is_overridden:
                 command(servers=None, **given)
                 return
-            if not _HISTORY.isdisjoint(on_command_line):
-                command(servers=_servers(**own), **given)
+            if not _KAFKA_PARAMETERS.isdisjoint(on_command_line):
+                command(servers=_servers(**rocketmq_values), **given)
                 return
-            if others:
-                raise click.UsageError(f"--namesrv does not go with {', '.join(others)}")
-            instead(servers=_servers(**own), **{name: given[name] for name in also})
+            if history_options:
+                raise click.UsageError(f"--namesrv does not go with {', '.join(history_options)}")
+            polled_values = {name: given[name] for name in polled_parameters}
+            polled_command(servers=_servers(**rocketmq_values), **polled_values)
 
         return with_options(run, *options)
 
@@ -100,6 +106,7 @@ def namesrv_options(instead: Callable[..., None], also: tuple[str, ...]) -> Call
 
 
 def _on_command_line() -> dict[str, str]:
+    """Return the parameters whose values are from the command line, each with its option's name."""
     context = click.get_current_context()
     return {
         param.name: param.opts[0]
@@ -118,16 +125,12 @@ def _servers(namesrv: str, rocketmq_acl: Path | None, rocketmq_tls: Path | None)
 def explain_polled(
     *, servers: RocketMqServers, group_id: str | None, follow: bool, output: str, page_url: str | None
 ) -> None:
-    """Explain a group of a RocketMQ cluster by two polls. With `follow`, go on polling until Ctrl-C."""
-    configure_logs()
+    """Explain a group of a RocketMQ cluster by two polls. With `follow`, continue to poll until Ctrl-C."""
     if group_id is None:
         raise click.UsageError("Missing argument 'GROUP'.")
-    is_end = (KeyboardInterrupt, asyncio.CancelledError) if follow else ()
-    try:
-        with suppress(*is_end):
-            asyncio.run(_explain(servers, group_id, output, follow=follow))
-    except (ClientError, HistoryUnavailable) as error:
-        raise click.ClickException(str(error)) from error
+    expected_ends = (KeyboardInterrupt, asyncio.CancelledError) if follow else ()
+    with suppress(*expected_ends):
+        asyncio.run(_explain_by_polls(servers, group_id, output, follow=follow))
     if page_url is not None and output == "text":
         show(visible_text(["", link(page_url, group_id)]))
 
@@ -136,7 +139,7 @@ def with_polls(report: Report, servers: RocketMqServers) -> Report:
     """Add to `report` what two polls of the group's cluster show."""
 
     async def poll() -> PollReport:
-        from kafka_why.why.rocketmq.polled.cluster import ClusterPoller  # other sources do without
+        from kafka_why.why.rocketmq.polled.cluster import ClusterPoller  # slow, so only if needed
 
         async with ClusterPoller(servers) as cluster:
             polled, _ = await _poll_twice(cluster, report.group_id)
@@ -144,11 +147,11 @@ def with_polls(report: Report, servers: RocketMqServers) -> Report:
 
     try:
         return replace(report, polled=asyncio.run(poll()))
-    except (ClientError, HistoryUnavailable) as error:
+    except ClientError as error:
         return replace(report, notes=[*report.notes, f"the cluster cannot be polled: {error}"])
 
 
-def beside_polls_text(report: Report, clock: Clock) -> VisibleText:
+def history_and_polls_text(report: Report, clock: Clock) -> VisibleText:
     """Return a report on a group's history as text, followed by its polls."""
     text = report_text(report, clock)
     if report.polled is None:
@@ -156,8 +159,8 @@ def beside_polls_text(report: Report, clock: Clock) -> VisibleText:
     return visible_text([text, "The cluster now", poll_report_text(report.polled, clock)], "\n\n")
 
 
-async def _explain(servers: RocketMqServers, group_id: str, output: str, *, follow: bool) -> None:
-    from kafka_why.why.rocketmq.polled.cluster import ClusterPoller  # other sources do without
+async def _explain_by_polls(servers: RocketMqServers, group_id: str, output: str, *, follow: bool) -> None:
+    from kafka_why.why.rocketmq.polled.cluster import ClusterPoller  # slow, so only if needed
 
     async with ClusterPoller(servers) as cluster:
         report, polls = await _poll_twice(cluster, group_id)
@@ -175,33 +178,35 @@ async def _explain(servers: RocketMqServers, group_id: str, output: str, *, foll
 
 
 async def _poll_twice(cluster: "ClusterPoller", group_id: str) -> tuple[PollReport, list[GroupPoll]]:
+    """Poll a group twice, STANDS_MS apart. Return the report and the polls."""
     began_s = time.monotonic()
-    before = await cluster.poll(group_id, reading_progress("answers"))
+    first = await cluster.poll(group_id, reading_progress("answers"))
     show_stderr(f"Polling the group again after {STANDS_MS // 1000} s.")
     await asyncio.sleep(began_s + STANDS_MS / 1000 - time.monotonic())
-    poll = await cluster.poll(group_id, reading_progress("answers"))
-    return poll_report(poll, before), [before, poll]
+    second = await cluster.poll(group_id, reading_progress("answers"))
+    return poll_report(second, first), [first, second]
 
 
 async def _follow(cluster: "ClusterPoller", report: PollReport, polls: list[GroupPoll], output: str) -> None:
+    """Poll a group until SIGTERM or Ctrl-C. Print its changes, and the symptoms that begin or end."""
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    warning, known = OutageWarning("polling the group"), deque(polls, maxlen=4)
+    warning = OutageWarning("polling the group")
+    recent_polls = deque(polls, maxlen=4)  # back to the poll that `earlier_poll` returns
     while True:
         await asyncio.sleep(FOLLOW_INTERVAL_S)
         try:
             poll = await cluster.poll(report.group_id)
-        except (ClientError, HistoryUnavailable) as error:
-            # Goes on when the cluster is back.
+        except ClientError as error:
             warning.failed(error)
             continue
         warning.worked()
-        found = [*changes(known[-1], poll)]
-        known.append(poll)
-        before, report = report, poll_report(poll, earlier_poll(known))
-        found += symptom_changes(before.symptoms, report.symptoms, report.group_id, poll.at_ms)
-        for change in found:
+        all_changes = [*changes(recent_polls[-1], poll)]
+        recent_polls.append(poll)
+        last_report, report = report, poll_report(poll, earlier_poll(recent_polls))
+        all_changes += symptom_changes(last_report.symptoms, report.symptoms, report.group_id, poll.at_ms)
+        for change in all_changes:
             if output == "text":
                 show(visible(change_line(change)))
             else:

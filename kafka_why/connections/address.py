@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Self
 
 from kafka_why.numbers import is_whole_number, shortened
@@ -10,17 +10,17 @@ from kafka_why.numbers import is_whole_number, shortened
 MAX_PORT = 65_535
 
 # A DNS name or an IPv4 address. Underscores are allowed because names of containers have them.
-_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 
 
-_LISTENER = re.compile(r"[A-Za-z0-9._%-]*")
-_WEB = ("http", "https")
-_SECURED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LISTENER_NAME = re.compile(r"[A-Za-z0-9._%-]*")
+_WEB_SCHEMES = ("http", "https")
+_SECURED_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a listener."""
+    """The address of a server."""
 
     host: str  # IPv6 without brackets
     port: int
@@ -29,7 +29,7 @@ class Address:
     def parse(cls, text: str) -> Self:
         """Parse `HOST:PORT`, with an IPv6 host in brackets. Raises ValueError."""
         if "://" in text:
-            raise ValueError(f"{text!r} is not HOST:PORT, because a protocol is before it")
+            raise ValueError(f"{text!r} is not HOST:PORT, because it begins with a protocol")
         host, colon, port = text.strip().rpartition(":")
         if not colon or not _is_port(port) or (":" in host and not host.startswith("[")):
             raise ValueError(f"{shortened(text)!r} is not HOST:PORT")
@@ -43,13 +43,13 @@ class Address:
 
 
 def parse_host(text: str) -> str:
-    """Parse a host name or an IP address. An IPv6 address may be in brackets. Raises ValueError."""
+    """Parse a host name or an IP address. The brackets of an IPv6 address are removed. Raises ValueError."""
     host = text.strip()
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         is_host = _is_ipv6(host)
     else:
-        is_host = _NAME.fullmatch(host) is not None or _is_ipv6(host)
+        is_host = _HOST_NAME.fullmatch(host) is not None or _is_ipv6(host)
     if not is_host:
         raise ValueError(f"{text!r} is neither a host name nor an IP address")
     return host
@@ -70,8 +70,8 @@ def parse_servers(text: str) -> str:
 def check_plaintext(servers: str) -> None:
     """Raise ValueError if an address names a protocol other than PLAINTEXT."""
     for item in servers.split(","):
-        listener, is_named, address = item.strip().partition("://")
-        if is_named and listener.upper() in _SECURED:
+        listener, separator, address = item.strip().partition("://")
+        if separator and listener.upper() in _SECURED_PROTOCOLS:
             raise ValueError(
                 f"{item.strip()!r} needs client settings: give {address} with a --client-config that has "
                 f"security.protocol={listener.upper()}"
@@ -79,10 +79,11 @@ def check_plaintext(servers: str) -> None:
 
 
 def _without_listener(text: str) -> str:
-    listener, is_named, address = text.strip().partition("://")
-    if not is_named:
+    """Remove a listener's name such as `PLAINTEXT://`. Raises ValueError for an address of the web."""
+    listener, separator, address = text.strip().partition("://")
+    if not separator:
         return text
-    if listener.lower() in _WEB or not _LISTENER.fullmatch(listener):
+    if listener.lower() in _WEB_SCHEMES or not _LISTENER_NAME.fullmatch(listener):
         raise ValueError(f"{text.strip()!r} is not HOST:PORT of a Kafka broker: it begins with {listener}://")
     return address
 
@@ -97,3 +98,11 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if `host` is reachable only from this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

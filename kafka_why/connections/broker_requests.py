@@ -8,10 +8,11 @@ from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionErro
 from kafka.protocol.consumer import FetchRequest
 
 _READ_UNCOMMITTED = 0
-_CONSUMER = -1
-# Minimum and maximum versions. Fetch by id uses the first version with ids, which every broker since 3.1 has.
-# Fetch by name uses the versions from the first with today's batch format to the last with names.
-_BY_ID, _BY_NAME = (13, 13), (4, 12)
+_CONSUMER_REPLICA_ID = -1
+# Minimum and maximum versions of the request. Fetch by id uses the first version with ids, which every broker
+# since 3.1 has. Fetch by name uses the versions from the first with today's batch format to the last with
+# names.
+_VERSIONS_BY_ID, _VERSIONS_BY_NAME = (13, 13), (4, 12)
 
 
 def send(admin: KafkaAdminClient, request: Any, node_id: int | None = None) -> Any:
@@ -28,7 +29,7 @@ class FoundTopic(NamedTuple):
 
     name: str
     topic_id: UUID
-    leaders: dict[int, int]  # by partition; negative without a leader
+    leaders: dict[int, int]  # the leader's id by partition; negative if there is no leader
 
     def leader_of(self, partition: int) -> int:
         """Return the leader's id. Raises UnknownTopicOrPartitionError, NotLeaderForPartitionError."""
@@ -45,11 +46,11 @@ def find_topic(admin: KafkaAdminClient, name: str) -> FoundTopic:
 
     UnknownTopicOrPartitionError means that the topic does not exist.
     """
-    (found,) = admin.describe_topics([name])
-    if found["error_code"]:
-        raise for_code(found["error_code"])(name)
-    leaders = {p["partition_index"]: p["leader_id"] for p in found["partitions"]}
-    return FoundTopic(name, UUID(str(found["topic_id"])), leaders)
+    (metadata,) = admin.describe_topics([name])
+    if metadata["error_code"]:
+        raise for_code(metadata["error_code"])(name)
+    leaders = {p["partition_index"]: p["leader_id"] for p in metadata["partitions"]}
+    return FoundTopic(name, UUID(str(metadata["topic_id"])), leaders)
 
 
 def fetch(
@@ -64,25 +65,27 @@ def fetch(
 ) -> Any:
     """Fetch stored batches from the partition's leader, up to the high watermark. Raises KafkaError.
 
-    Return the partition's part of the response, which may have an error code. With `by_id`, a new topic of
-    the same name is not mistaken for `topic`.
+    Return the response's only partition, which may have an error code. If `by_id` is true, the request
+    has the topic's id, so a later topic of the same name is not read.
     """
-    min_version, max_version = _BY_ID if by_id else _BY_NAME
-    kind = FetchRequest.FetchTopic
-    wanted = kind.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
-    named = {"topic_id": topic.topic_id} if by_id else {"topic": topic.name}
+    min_version, max_version = _VERSIONS_BY_ID if by_id else _VERSIONS_BY_NAME
+    fetch_topic = FetchRequest.FetchTopic
+    fetch_partition = fetch_topic.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
+    )
+    topic_key = {"topic_id": topic.topic_id} if by_id else {"topic": topic.name}
     request = FetchRequest(
-        replica_id=_CONSUMER,
+        replica_id=_CONSUMER_REPLICA_ID,
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
         isolation_level=_READ_UNCOMMITTED,
-        topics=[kind(partitions=[wanted], **named)],
+        topics=[fetch_topic(partitions=[fetch_partition], **topic_key)],
         min_version=min_version,
         max_version=max_version,
     )
-    answer = send(admin, request, topic.leader_of(partition))
-    if not answer.responses:
-        raise for_code(answer.error_code)(f"{topic.name}-{partition}")
-    (found,) = answer.responses[0].partitions
-    return found
+    response = send(admin, request, topic.leader_of(partition))
+    if not response.responses:  # an error of the whole request
+        raise for_code(response.error_code)(f"{topic.name}-{partition}")
+    (partition_response,) = response.responses[0].partitions
+    return partition_response

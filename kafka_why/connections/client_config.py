@@ -1,7 +1,7 @@
 """The configuration of a Kafka client: its servers, and Kafka's settings for them.
 
 The settings are read once, and translated for each kind of client: Java's (Spark's source and sink),
-kafka-python's and librdkafka's.
+kafka-python's and librdkafka's. A setting that one kind of client does not support is refused for all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,10 +41,6 @@ from kafka_why.connections.oauth_tokens import IamLogin, LoginTokens, TokenLogin
 from kafka_why.connections.properties import PropertiesError, load_properties
 from kafka_why.connections.used_settings import ClientConfigError, UsedSettings, intended_name
 
-# The meaning of Kafka's client settings. A setting that one kind of client does not support is refused for
-# all.
-
-
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SETTINGS = client_tls.SETTINGS | client_login.SETTINGS | {"security.protocol"}
 
@@ -53,24 +49,23 @@ SETTINGS = client_tls.SETTINGS | client_login.SETTINGS | {"security.protocol"}
 class ClientSecurity:
     """The parsed security settings."""
 
-    protocol: str
+    protocol: str  # one of PROTOCOLS
     tls: TlsSettings | None = field(default=None, repr=False)  # None without TLS
     mechanism: str | None = None  # None without SASL
-    login: Login | None = None
+    login: Login | None = None  # None without SASL
 
 
 def read_security(settings: UsedSettings, servers: str = "") -> ClientSecurity:
     """Parse the security settings, and read the files that they name. Raises ClientConfigError.
 
-    Settings that this protocol does not use stay unread.
+    Settings that the protocol does not use are not read, so they count as unused.
     """
-    text = settings.get("security.protocol") or PROTOCOLS[0]
-    protocol = text.upper()
+    protocol = (settings.get("security.protocol") or PROTOCOLS[0]).upper()
     if protocol not in PROTOCOLS:
         raise ClientConfigError(
             f"security.protocol: {settings.shown('security.protocol')} is not one of {', '.join(PROTOCOLS)}"
         )
-    # A login that cannot work is found before the files are read.
+    # The login comes first, so that an unsupported login is refused before files are read.
     mechanism, login = read_login(settings, servers) if protocol.startswith("SASL") else (None, None)
     tls = read_tls(settings) if protocol.endswith("SSL") else None
     return ClientSecurity(protocol, tls, mechanism, login)
@@ -113,8 +108,8 @@ def _java_token_login(module: str, login: TokenLogin) -> dict[str, str]:
     options = {f"{EXTENSION}{name}": value for name, value in login.extensions}
     if login.endpoint is None:
         return {JAAS: format_jaas(LoginModule(module, {UNSECURED_SUBJECT: login.subject or "", **options}))}
-    given = {"clientId": login.client_id, "clientSecret": login.client_secret, "scope": login.scope}
-    options |= {name: value for name, value in given.items() if value is not None}
+    credentials = {"clientId": login.client_id, "clientSecret": login.client_secret, "scope": login.scope}
+    options |= {name: value for name, value in credentials.items() if value is not None}
     if login.trusted is not None:
         options |= {"ssl.truststore.type": "PEM", TRUSTED: login.trusted}
     return {
@@ -148,13 +143,13 @@ def librdkafka_settings(security: ClientSecurity) -> dict[str, Any]:
     if security.tls is not None:
         tls = security.tls
         settings[HOST_CHECK] = "https" if tls.checks_host else "none"
-        given = {
+        pem_settings = {
             "ssl.ca.pem": tls.trusted,
             "ssl.certificate.pem": tls.chain,
             "ssl.key.pem": tls.key,
             "ssl.key.password": tls.key_password,
         }
-        settings |= {name: value for name, value in given.items() if value is not None}
+        settings |= {name: value for name, value in pem_settings.items() if value is not None}
     if security.mechanism is not None:
         settings["sasl.mechanism"] = _python_mechanism(security.mechanism)
     if isinstance(security.login, PasswordLogin):
@@ -165,11 +160,8 @@ def librdkafka_settings(security: ClientSecurity) -> dict[str, Any]:
 
 
 def _python_mechanism(mechanism: str) -> str:
-    # MSK also accepts IAM tokens by OAUTHBEARER.
+    """Return the mechanism for kafka-python and librdkafka, which send IAM tokens to MSK by OAUTHBEARER."""
     return "OAUTHBEARER" if mechanism == IAM else mechanism
-
-
-# The configuration of a client: its servers, and the settings for them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +169,7 @@ class ClientConfig:
     """The servers of a cluster, and Kafka's client settings for them."""
 
     bootstrap_servers: str  # HOST:PORT,...
-    # By their names in Java; may be secret, so not in the text of a ClientConfig.
+    # Settings of Kafka's clients in Java. They may be secret, so they are not in the repr.
     properties: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     @classmethod
@@ -197,7 +189,7 @@ class ClientConfig:
         if bootstrap_servers is None:
             if servers is None:
                 raise ClientConfigError(f"{path} has no bootstrap.servers, and no other servers are given")
-            bootstrap_servers = _servers(f"{name} in {path}", servers, quotes=settings.is_shown(name))
+            bootstrap_servers = _servers(f"{name} in {path}", servers, may_quote=settings.is_shown(name))
         try:
             _check_names(values)
             security = read_security(settings, bootstrap_servers)
@@ -206,8 +198,8 @@ class ClientConfig:
         except ClientConfigError as error:
             raise ClientConfigError(f"{path}: {error}") from None
         _log_unused(path, security, settings.unused)
-        is_default = security == ClientSecurity("PLAINTEXT")
-        return cls(bootstrap_servers, {} if is_default else java_settings(security))
+        is_plaintext = security == ClientSecurity("PLAINTEXT")
+        return cls(bootstrap_servers, {} if is_plaintext else java_settings(security))
 
     def kafka_python_settings(self) -> dict[str, Any]:
         """Return the connection settings for kafka-python's clients. Raises ClientConfigError."""
@@ -224,9 +216,9 @@ class ClientConfig:
         }
 
     def java_settings(self) -> dict[str, str]:
-        """Return the connection settings for Kafka's clients in Java, on any machine.
+        """Return the connection settings for Kafka's clients in Java.
 
-        Raises ClientConfigError.
+        Keys and certificates are in the settings themselves, not in files. Raises ClientConfigError.
         """
         return {"bootstrap.servers": self.bootstrap_servers, **java_settings(self._security())}
 
@@ -237,15 +229,17 @@ class ClientConfig:
         return self.bootstrap_servers
 
 
-def _servers(where: str, text: str, *, quotes: bool) -> str:
+def _servers(where: str, text: str, *, may_quote: bool) -> str:
+    """Return the servers in a setting. Raises ClientConfigError, which quotes the value if `may_quote`."""
     try:
         return parse_servers(text)
     except ValueError as error:
-        reason = str(error) if quotes else "its value (not shown) is not HOST:PORT,..."
-    raise ClientConfigError(f"{where}: {reason}")
+        reason = str(error) if may_quote else "its value (not shown) is not HOST:PORT,..."
+    raise ClientConfigError(f"{where}: {reason}")  # outside of the handler, because the error has the value
 
 
 def _check_names(names: Iterable[str]) -> None:
+    """Raise ClientConfigError for a misspelled setting."""
     for name in sorted(names):
         if intended := intended_name(name):
             raise ClientConfigError(f"{name}: no Kafka client has this setting. Did you mean {intended}?")
@@ -256,11 +250,12 @@ def _log_unused(path: Path, security: ClientSecurity, names: list[str]) -> None:
         return
     import structlog  # executors need not have structlog
 
-    unused_prefixes = ("ssl.",) * (security.tls is None) + ("sasl.",) * (security.login is None)
-    line: dict[str, Any] = {"file": str(path), "protocol": security.protocol, "names": names}
+    # A warning if the protocol makes TLS or SASL settings useless. Other unused settings are usual.
+    has_no_use = {"ssl.": security.tls is None, "sasl.": security.login is None}
+    useless_prefixes = tuple(prefix for prefix, is_useless in has_no_use.items() if is_useless)
+    fields: dict[str, Any] = {"file": str(path), "protocol": security.protocol, "names": names}
     if security.login is not None and {"sasl.username", "sasl.password"} & set(names):
-        line["login_by"] = JAAS
+        fields["login_by"] = JAAS
     log = structlog.get_logger()
-    (log.warning if any(name.startswith(unused_prefixes) for name in names) else log.info)(
-        "settings of the client file have no use here", **line
-    )
+    write = log.warning if any(name.startswith(useless_prefixes) for name in names) else log.info
+    write("settings of the client file have no use here", **fields)

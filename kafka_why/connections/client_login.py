@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from kafka_why.connections.client_tls import TRUSTED, read_tls, read_trusted
@@ -27,15 +28,25 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)
-_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_ESCAPE = re.compile(r"\\(?P<code>[0-3]?[0-7]{1,2}|.)", re.DOTALL)  # an octal number or one character
+_ESCAPED_CHARACTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
-class JaasError(ValueError):
-    """The error of a text that is not a login by one module.
+class _Token(NamedTuple):
+    """A token of a JAAS text."""
 
-    Its message does not quote the text, which has a password.
+    text: str  # without quotes and escapes
+    is_mark: bool  # `=` or `;` outside of quotes
+
+
+_EQUALS, _END = _Token("=", is_mark=True), _Token(";", is_mark=True)
+
+
+class JaasError(ValueError):
+    """The error when a `sasl.jaas.config` is not exactly one login module.
+
+    Its message does not quote the text, because that has a password.
     """
 
 
@@ -50,31 +61,31 @@ class LoginModule:
 def parse_jaas(text: str) -> LoginModule:
     """Parse `<module> required <name>="<value>" ...;`. Raises JaasError."""
     tokens = list(_tokens(text))
-    if len(tokens) < 2 or not all(is_text for _, is_text in tokens[:2]):
+    if len(tokens) < 2 or tokens[0].is_mark or tokens[1].is_mark:
         raise JaasError("it does not begin with a login module and 'required'")
-    if tokens[-1] != (";", False):
+    if tokens[-1] != _END:
         raise JaasError("it does not end with ';' (a line that the next one continues ends with a backslash)")
-    (name, _), (flag, _), *options = tokens[:-1]
-    if flag.lower() not in _FLAGS:
+    name, flag, *options = tokens[:-1]
+    if flag.text.lower() not in _FLAGS:
         raise JaasError("the word after the login module is not 'required'")
-    if (";", False) in options:
+    if _END in options:
         raise JaasError("it has more than one login module")
-    found = {}
-    for at in range(0, len(options), 3):
-        option = options[at : at + 3]
-        if len(option) < 3 or not (option[0][1] and option[1] == ("=", False) and option[2][1]):
-            raise JaasError(f'option {at // 3 + 1} of its login module is not NAME="VALUE"')
-        found[option[0][0]] = option[2][0]
-    return LoginModule(name, found)
+    values = {}
+    for start in range(0, len(options), 3):  # an option has three tokens
+        option = options[start : start + 3]
+        if len(option) < 3 or option[0].is_mark or option[1] != _EQUALS or option[2].is_mark:
+            raise JaasError(f'option {start // 3 + 1} of its login module is not NAME="VALUE"')
+        values[option[0].text] = option[2].text
+    return LoginModule(name.text, values)
 
 
 def format_jaas(module: LoginModule) -> str:
     """Return the JAAS text of this module."""
-    options = "".join(f" {name}={_quoted(value)}" for name, value in module.options.items())
+    options = "".join(f" {name}={_quote(value)}" for name, value in module.options.items())
     return f"{module.name} required{options};"
 
 
-def _tokens(text: str) -> Iterator[tuple[str, bool]]:
+def _tokens(text: str) -> Iterator[_Token]:
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -83,18 +94,17 @@ def _tokens(text: str) -> Iterator[tuple[str, bool]]:
         at = match.end()
         kind = match.lastgroup
         if kind in ("double", "single"):
-            # True for a word or a quoted text, False for `=` or `;`.
-            yield _ESCAPE.sub(_unescaped, match[kind]), True
+            yield _Token(_ESCAPE.sub(_unescape, match[kind]), is_mark=False)
         elif kind in ("word", "mark"):
-            yield match[kind], kind == "word"
+            yield _Token(match[kind], is_mark=kind == "mark")
 
 
-def _unescaped(escape: re.Match[str]) -> str:
-    code = escape[1]
-    return chr(int(code, 8)) if code[0] in "01234567" else _ESCAPED.get(code, code)
+def _unescape(escape: re.Match[str]) -> str:
+    code = escape["code"]
+    return chr(int(code, 8)) if code[0] in "01234567" else _ESCAPED_CHARACTERS.get(code, code)
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{text}"'
 
@@ -107,7 +117,6 @@ ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
 CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
 # The first set has the names of Kafka's clients in Java, the second those of librdkafka.
-
 SETTINGS = frozenset(
     {
         "sasl.mechanism",
@@ -150,14 +159,20 @@ OAUTH_HANDLER = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _OAUTH_HANDLERS = (OAUTH_HANDLER, f"{_PACKAGE}.oauthbearer.secured.OAuthBearerLoginCallbackHandler")
 _STRIMZI_HANDLER = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
 # The options of Strimzi's handler, and the options of Kafka's own handler with the same meaning.
-_STRIMZI = {
+_STRIMZI_OPTIONS = {
     "oauth.client.id": "clientId",
     "oauth.client.secret": "clientSecret",
     "oauth.scope": "scope",
     "oauth.token.endpoint.uri": ENDPOINT,
 }
-_STRIMZI_TLS = "oauth.ssl."
-_STRIMZI_OTHER = ("oauth.access.token", "oauth.refresh.token", "oauth.audience", "oauth.client.assertion")
+_STRIMZI_TLS_PREFIX = "oauth.ssl."
+# Prefixes of options of Strimzi's handler that have no equivalent.
+_STRIMZI_UNSUPPORTED = (
+    "oauth.access.token",
+    "oauth.refresh.token",
+    "oauth.audience",
+    "oauth.client.assertion",
+)
 UNSECURED_SUBJECT = "unsecuredLoginStringClaim_sub"
 EXTENSION = "extension_"
 
@@ -176,7 +191,7 @@ Login = PasswordLogin | TokenLogin | IamLogin
 def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
     """Return the mechanism and the login of the `sasl.` settings. Raises ClientConfigError.
 
-    The name of an MSK broker in `servers` has its region.
+    A login by IAM takes the region from the name of an MSK broker in `servers`.
     """
     name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     if mechanism is None or mechanism == "GSSAPI":
@@ -197,9 +212,9 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
 
 
 def _check_classes(settings: UsedSettings) -> None:
+    """Raise ClientConfigError if a class that is not Kafka's own takes part in the login."""
     for name in (CLIENT_HANDLER, "sasl.login.class"):
         value = settings.get(name)
-        # A class of others would take part in the login.
         if value is not None and not value.startswith("org.apache.kafka."):
             raise ClientConfigError(
                 f"{name}: {settings.shown(name)} {JAVA_CLASS}. Give the "
@@ -207,7 +222,8 @@ def _check_classes(settings: UsedSettings) -> None:
             )
 
 
-def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModule | None:
+def _login_module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModule | None:
+    """Return the login module in `sasl.jaas.config`, or None if it is not set. Raises ClientConfigError."""
     text = settings.get(JAAS)
     if text is None:
         return None
@@ -215,14 +231,14 @@ def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModul
         module = parse_jaas(text)
     except JaasError as error:
         raise ClientConfigError(f"{JAAS}: {error}") from None
-    # Some systems shade Kafka's clients, so that a prefix is before the module's name.
-    if not f".{module.name}".endswith(f".{expected}"):
+    # A system that shades Kafka's clients puts a prefix before the module's name.
+    if module.name != expected and not module.name.endswith(f".{expected}"):
         raise ClientConfigError(f"{JAAS}: the login module of {mechanism} is {expected}")
     return module
 
 
 def _password_login(settings: UsedSettings, mechanism: str) -> PasswordLogin:
-    module = _module(settings, MODULES[mechanism], mechanism)
+    module = _login_module(settings, MODULES[mechanism], mechanism)
     if module is None:
         user, password = settings.get("sasl.username"), settings.get("sasl.password")
         if user is None or password is None:
@@ -246,11 +262,11 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
             f"out, and set {ENDPOINT} with a client's id and secret, or file:///PATH of a token that another "
             "program renews"
         )
-    settings.text("sasl.oauthbearer.method")
-    module = _module(settings, _OAUTH_MODULE, "OAUTHBEARER")
+    settings.text("sasl.oauthbearer.method")  # counts as used, although the endpoint shows the method
+    module = _login_module(settings, _OAUTH_MODULE, "OAUTHBEARER")
     options = dict(module.options) if module is not None else {}
     if handler == _STRIMZI_HANDLER:
-        options = _from_strimzi(options)
+        options = _convert_strimzi_options(options)
     endpoint = options.get(ENDPOINT) or settings.get(ENDPOINT)
     extensions = tuple(_extensions(settings, options).items())
     if endpoint is None:
@@ -259,7 +275,7 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
         return TokenLogin(None, subject=options[UNSECURED_SUBJECT], extensions=extensions)
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https", "file") or url.username is not None:
-        raise ClientConfigError(f"{ENDPOINT} is not a URL with http, https or file, and without a user")
+        raise ClientConfigError(f"{ENDPOINT} is not a URL with http, https or file, or it has a user")
     if url.scheme == "file":
         return TokenLogin(endpoint, extensions=extensions)
     client = options.get("clientId") or settings.first(CLIENT_ID, "sasl.oauthbearer.client.id")[1]
@@ -274,46 +290,52 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
 
 
 def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str, str]:
-    found = {
+    """Return the extensions from the login module's options, and from the setting for further names."""
+    extensions = {
         name.removeprefix(EXTENSION): value for name, value in options.items() if name.startswith(EXTENSION)
     }
     for item in (settings.get("sasl.oauthbearer.extensions") or "").split(","):
         name, sign, value = item.strip().partition("=")
         if sign:
-            found.setdefault(name, value)
-    return found
+            extensions.setdefault(name, value)
+    return extensions
 
 
 def _trusted_for_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> str | None:
+    """Return the certificates that verify the token endpoint, or None for those of this machine."""
     ssl_options = {name: value for name, value in options.items() if name.startswith("ssl.")}
     if "ssl.truststore.location" in ssl_options or TRUSTED in ssl_options:
         return read_tls(UsedSettings(ssl_options), f"{JAAS}: ").trusted
-    # None: this machine's certificates.
-    return read_trusted(settings, ("https.ca.location", "https.ca.pem"))[1]
+    _, trusted = read_trusted(settings, ("https.ca.location", "https.ca.pem"))
+    return trusted
 
 
-def _from_strimzi(options: Mapping[str, str]) -> dict[str, str]:
-    if other := sorted(name for name in options if name.startswith(_STRIMZI_OTHER)):
+def _convert_strimzi_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Convert options of Strimzi's handler to those of Kafka's own. Raises ClientConfigError."""
+    if names := sorted(name for name in options if name.startswith(_STRIMZI_UNSUPPORTED)):
         raise ClientConfigError(
-            f"{JAAS}: {', '.join(other)} needs {_STRIMZI_HANDLER}, a class of Java. Use oauth.client.id and "
+            f"{JAAS}: {', '.join(names)} needs {_STRIMZI_HANDLER}, a class of Java. Use oauth.client.id and "
             f"oauth.client.secret, or {ENDPOINT}=file:///PATH of a token that another program renews"
         )
-    found = {own: options[name] for name, own in _STRIMZI.items() if name in options}
+    credentials = {
+        kafka_name: options[name] for name, kafka_name in _STRIMZI_OPTIONS.items() if name in options
+    }
     tls = {
-        f"ssl.{name.removeprefix(_STRIMZI_TLS)}": value
+        f"ssl.{name.removeprefix(_STRIMZI_TLS_PREFIX)}": value
         for name, value in options.items()
-        if name.startswith(_STRIMZI_TLS)
+        if name.startswith(_STRIMZI_TLS_PREFIX)
     }
     extensions = {name: value for name, value in options.items() if name.startswith(EXTENSION)}
-    return found | tls | extensions
+    return credentials | tls | extensions
 
 
 def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
+    # The handlers count as used, although the mechanism decides which ones are used.
     settings.text(HANDLER)
     settings.text(CLIENT_HANDLER)
     name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     assert mechanism is not None
-    module = _module(settings, MODULES[mechanism], mechanism)
+    module = _login_module(settings, MODULES[mechanism], mechanism)
     options = module.options if module is not None else {}
     if any(option.startswith("awsRole") for option in options):
         raise ClientConfigError(
@@ -329,9 +351,9 @@ def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
     return IamLogin(region, options.get(IAM_PROFILE))
 
 
-def _check_options(options: Mapping[str, str], *needed: str) -> None:
-    # Unknown options are ignored, as in Java.
-    for name in needed:
+def _check_options(options: Mapping[str, str], *required: str) -> None:
+    """Raise ClientConfigError if a required option is missing. Unknown options are ignored, as in Java."""
+    for name in required:
         if name in options:
             continue
         if typos := difflib.get_close_matches(name, options):

@@ -1,8 +1,8 @@
 """Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, for AWS's IAM, or
 unsecured.
 
-Tokens are obtained as by Kafka's clients in Java (KIP-768, and KIP-255 for unsecured tokens), so that one
-file of settings works for Spark's Kafka clients and for those of Python.
+Tokens are obtained as by Kafka's clients in Java (KIP-768, and KIP-255 for unsecured tokens). So one file of
+settings works for the Kafka clients of Spark and of Python.
 """
 
 import base64
@@ -19,7 +19,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,7 @@ IAM_LIFETIME_S = 900
 _SERVICE = "kafka-cluster"
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
-_REGION_OF_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
-
-
-class CredentialsError(ValueError):
-    """The error of missing AWS credentials. Its message has no secret."""
+_MSK_HOST = re.compile(r"\.kafka(?:-serverless)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class IamLogin:
     """A login by IAM."""
 
     region: str
-    profile: str | None = None  # a section of the shared credentials file; None: the environment has priority
+    profile: str | None = None  # section of the shared credentials file; None to try the environment first
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,46 +56,46 @@ class Credentials:
 
     key_id: str = field(repr=False)
     secret: str = field(repr=False)
-    session: str | None = field(default=None, repr=False)  # of a temporary key
+    session: str | None = field(default=None, repr=False)  # session token, only of a temporary key
 
 
 def region_of(servers: str) -> str | None:
     """Return the region of an MSK broker in `servers`, else of the environment, or None."""
-    found = _REGION_OF_HOST.search(servers)
-    return found[1] if found else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    host = _MSK_HOST.search(servers)
+    return host["region"] if host else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 def iam_credentials(login: IamLogin) -> Credentials:
     """Return the current credentials, from the environment or the shared credentials file.
 
-    Raises CredentialsError.
+    Raises TokenError.
     """
     if login.profile is None and "AWS_ACCESS_KEY_ID" in os.environ:
-        found = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
+        values = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
         where = "the environment"
     else:
         path = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials")
         profile = login.profile or os.environ.get("AWS_PROFILE") or "default"
-        found, where = _section(path, profile), f"[{profile}] of {path}"
-    key_id, secret = found.get("aws_access_key_id"), found.get("aws_secret_access_key")
+        values, where = _credentials_section(path, profile), f"[{profile}] of {path}"
+    key_id, secret = values.get("aws_access_key_id"), values.get("aws_secret_access_key")
     if not key_id or not secret:
-        raise CredentialsError(
-            f"{where} has no aws_access_key_id and aws_secret_access_key. `aws configure export-credentials` "
-            "shows those of a role"
+        raise TokenError(
+            f"no login to MSK by IAM: {where} has no aws_access_key_id and aws_secret_access_key. "
+            "`aws configure export-credentials` shows the credentials of a role"
         )
-    return Credentials(key_id, secret, found.get("aws_session_token") or None)
+    return Credentials(key_id, secret, values.get("aws_session_token") or None)
 
 
 def iam_token(region: str, credentials: Credentials, now_s: float) -> str:
     """Return a token that is valid for IAM_LIFETIME_S."""
     host = f"kafka.{region}.amazonaws.com"
-    at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
-    scope = f"{at[:8]}/{region}/{_SERVICE}/aws4_request"
+    signed_at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
+    scope = f"{signed_at[:8]}/{region}/{_SERVICE}/aws4_request"
     parameters = {
         "Action": f"{_SERVICE}:Connect",
         "X-Amz-Algorithm": _ALGORITHM,
         "X-Amz-Credential": f"{credentials.key_id}/{scope}",
-        "X-Amz-Date": at,
+        "X-Amz-Date": signed_at,
         "X-Amz-Expires": str(IAM_LIFETIME_S),
         "X-Amz-SignedHeaders": "host",
     }
@@ -107,7 +103,7 @@ def iam_token(region: str, credentials: Credentials, now_s: float) -> str:
         parameters["X-Amz-Security-Token"] = credentials.session
     query = urlencode(sorted(parameters.items()), quote_via=quote, safe="-_.~")
     request = "\n".join(("GET", "/", query, f"host:{host}", "", "host", _EMPTY_SHA256))
-    to_sign = "\n".join((_ALGORITHM, at, scope, hashlib.sha256(request.encode()).hexdigest()))
+    to_sign = "\n".join((_ALGORITHM, signed_at, scope, hashlib.sha256(request.encode()).hexdigest()))
     key = f"AWS4{credentials.secret}".encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -116,19 +112,17 @@ def iam_token(region: str, credentials: Credentials, now_s: float) -> str:
     return base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
 
 
-def _section(path: Path, name: str) -> dict[str, str]:
+def _credentials_section(path: Path, name: str) -> dict[str, str]:
+    """Return the values of a profile, or {} if it is missing. Raises TokenError."""
     parser = configparser.RawConfigParser()
     try:
         parser.read(path)
-        # A missing file has no sections.
+        # `read` skips a missing file.
         return dict(parser[name]) if name in parser else {}
     except (configparser.Error, OSError, ValueError):
         pass
-    # Not in the handler, because the error's own context may quote the file.
-    raise CredentialsError(f"{path} cannot be read as a file of AWS credentials")
-
-
-# Tokens of all logins.
+    # Raised outside of the handler, because the caught error may quote the file.
+    raise TokenError(f"no login to MSK by IAM: {path} cannot be read as a file of AWS credentials")
 
 
 TIMEOUT_S = 10.0
@@ -142,26 +136,30 @@ UNKNOWN_LIFETIME_S = 300
 _MAX_ANSWER_BYTES = 1024 * 1024
 
 
-class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
+class SentenceError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
+    """An error whose text is its message alone, without kafka-python's name of the error."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TokenError(SentenceError):
     """The error when no token can be obtained.
 
     Its message names the endpoint or the file, and has no secret.
     """
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
     """A login by tokens."""
 
-    # An http, https or file URL; None: unsecured tokens of `subject`.
+    # An http, https or file URL, or None for unsecured tokens of `subject`.
     endpoint: str | None = field(repr=False)
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
     scope: str | None = None
-    trusted: str | None = field(default=None, repr=False)  # PEM; None: this machine's certificates
+    trusted: str | None = field(default=None, repr=False)  # PEM; None means this machine's certificates
     subject: str | None = None
     extensions: tuple[tuple[str, str], ...] = ()  # RFC 7628
 
@@ -189,23 +187,23 @@ class TokenSource:
         self.login = login
         self._lock = threading.Lock()
         self._token: Token | None = None
-        self._fresh_until_s = 0.0
+        self._renew_at_s = 0.0
 
     def token(self) -> Token:
         """Return a token that has not expired. Raises TokenError."""
         with self._lock:
             now_s = time.time()
-            if self._token is None or now_s >= self._fresh_until_s:
-                self._replace(now_s)
+            if self._token is None or now_s >= self._renew_at_s:
+                self._renew(now_s)
             assert self._token is not None
             return self._token
 
-    def _replace(self, now_s: float) -> None:
+    def _renew(self, now_s: float) -> None:
+        """Replace the token. If that fails, keep the old token until it expires, else raise TokenError."""
         try:
             self._token = _new_token(self.login, now_s)
         except TokenError as error:
             failed_at_s = time.time()  # the attempt may have lasted until its timeout
-            # The old token is kept until it expires.
             if self._token is None or failed_at_s >= self._token.expires_s:
                 raise
             import structlog  # executors need not have structlog
@@ -213,13 +211,13 @@ class TokenSource:
             structlog.get_logger().warning(
                 "no new token: the old one is used until it expires", why=str(error)
             )
-            self._fresh_until_s = min(failed_at_s + RETRY_AFTER_S, self._token.expires_s)
+            self._renew_at_s = min(failed_at_s + RETRY_AFTER_S, self._token.expires_s)
         else:
-            self._fresh_until_s = now_s + (self._token.expires_s - now_s) * REFRESH_AFTER
+            self._renew_at_s = now_s + (self._token.expires_s - now_s) * REFRESH_AFTER
 
 
 class LoginTokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships no types
-    """The tokens of a login, for kafka-python's clients and as the `oauth_cb` of librdkafka's."""
+    """The tokens of a login, as kafka-python's token provider and as librdkafka's `oauth_cb`."""
 
     def __init__(self, login: TokenLogin | IamLogin) -> None:
         self._login = login
@@ -245,25 +243,23 @@ def source_of(login: TokenLogin | IamLogin) -> TokenSource:
 
 
 def _new_token(login: TokenLogin | IamLogin, now_s: float) -> Token:
+    """Obtain a token that has not expired. Raises TokenError."""
     if isinstance(login, IamLogin):
-        try:
-            credentials = iam_credentials(login)
-        except CredentialsError as error:
-            raise TokenError(f"no login to MSK by IAM: {error}") from None
-        return Token(iam_token(login.region, credentials, now_s), now_s + IAM_LIFETIME_S)
+        return Token(iam_token(login.region, iam_credentials(login), now_s), now_s + IAM_LIFETIME_S)
     if login.endpoint is None:
-        return _unsecured(login.subject or "", now_s)
+        return _unsecured_token(login.subject or "", now_s)
     if login.endpoint.startswith("file:"):
-        text, lifetime_s = _from_file(login.endpoint), None
+        text, lifetime_s = _read_token_file(login.endpoint), None
     else:
-        text, lifetime_s = _from_endpoint(login)
+        text, lifetime_s = _request_token(login)
+    # The expiry in a JWT counts before the lifetime that the endpoint reports.
     expires_s = _expires_s(text) or now_s + (lifetime_s or UNKNOWN_LIFETIME_S)
     if expires_s <= now_s:
         raise TokenError(f"the token of {login.shown_endpoint} has expired")
     return Token(text, expires_s)
 
 
-def _from_file(url: str) -> str:
+def _read_token_file(url: str) -> str:
     path = Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path))
     try:
         text = path.read_text().strip()
@@ -275,8 +271,8 @@ def _from_file(url: str) -> str:
     return text
 
 
-def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
-    """Return the token and its lifetime in seconds. Raises TokenError."""
+def _request_token(login: TokenLogin) -> tuple[str, float | None]:
+    """Return a token of the endpoint, and its lifetime in seconds or None. Raises TokenError."""
     assert login.endpoint is not None
     form = {"grant_type": "client_credentials"}
     if login.scope is not None:
@@ -289,10 +285,9 @@ def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
     )
     context = client_context(login.trusted) if login.endpoint.startswith("https:") else None
     try:
-        with exchange(TIMEOUT_S, context) as opener:
-            found = _answer_to(request, opener)
-        lifetime = found.get("expires_in")
-        return str(found["access_token"]), None if lifetime is None else float(lifetime)
+        answer = exchange(partial(_json_response, request), TIMEOUT_S, context)
+        lifetime_s = answer.get("expires_in")
+        return str(answer["access_token"]), None if lifetime_s is None else float(lifetime_s)
     except (OSError, HTTPException) as error:
         reason = str(getattr(error, "reason", None) or error)
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -302,21 +297,21 @@ def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
     )
 
 
-def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDirector) -> Any:
+def _json_response(request: urllib.request.Request, opener: urllib.request.OpenerDirector) -> Any:
     """Return the response's JSON. Raises ValueError, or OSError, which includes error statuses."""
     try:
         with opener.open(request) as answer:
             return json.loads(answer.read(_MAX_ANSWER_BYTES))
     except urllib.error.HTTPError as error:
         with error:
-            raise OSError(f"it answers {error.code} {_error_of(error)}".rstrip()) from None
+            raise OSError(f"it answers {error.code} {_oauth_error(error)}".rstrip()) from None
 
 
-def _error_of(error: urllib.error.HTTPError) -> str:
-    """Return the error code of RFC 6749, or ""."""
+def _oauth_error(error: urllib.error.HTTPError) -> str:
+    """Return the error code of RFC 6749 in a response, or "" if it has none."""
     try:
-        found: Any = json.loads(error.read(_MAX_ANSWER_BYTES))
-        return str(found["error"])[:100]
+        answer: Any = json.loads(error.read(_MAX_ANSWER_BYTES))
+        return str(answer["error"])[:100]
     except (OSError, KeyError, ValueError, TypeError):
         return ""
 
@@ -331,12 +326,12 @@ def _expires_s(token: str) -> float | None:
         return None
 
 
-def _unsecured(subject: str, now_s: float) -> Token:
+def _unsecured_token(subject: str, now_s: float) -> Token:
     """Return an unsecured JWS (RFC 7515, appendix A.5), which only development brokers accept."""
     expires_s = now_s + UNSECURED_LIFETIME_S
     claims = {"sub": subject, "iat": now_s, "exp": expires_s}
-    return Token(f"{_part({'alg': 'none'})}.{_part(claims)}.", expires_s)
+    return Token(f"{_jwt_part({'alg': 'none'})}.{_jwt_part(claims)}.", expires_s)
 
 
-def _part(content: Mapping[str, Any]) -> str:
+def _jwt_part(content: Mapping[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
+_BLOCK = re.compile(r"-----BEGIN (?P<label>[A-Z0-9 ]+)-----.+?-----END (?P=label)-----", re.DOTALL)
 _CERTIFICATE = "CERTIFICATE"
-_KEYS = ("PRIVATE KEY", "ENCRYPTED PRIVATE KEY")
+_PKCS8_LABELS = ("PRIVATE KEY", "ENCRYPTED PRIVATE KEY")
 
 
 class PemError(ValueError):
@@ -23,25 +23,25 @@ class PemError(ValueError):
 
 def certificates(text: str) -> str:
     """Return the certificates in a PEM text, in order. Raises PemError if it has none."""
-    found = [match[0] for match in _BLOCK.finditer(text) if match[1] == _CERTIFICATE]
-    if not found:
-        raise PemError(f"it has no certificate as PEM{_hint(text)}")
-    return "\n".join(found) + "\n"
+    blocks = [block[0] for block in _BLOCK.finditer(text) if block["label"] == _CERTIFICATE]
+    if not blocks:
+        raise PemError(f"it has no certificate as PEM{_hint_if_cut(text)}")
+    return "\n".join(blocks) + "\n"
 
 
 def private_key(text: str, password: str | None = None) -> str:
     """Return the private key in a PEM text as PKCS#8, because Kafka's clients in Java need that.
 
-    A key in another form, such as an older RSA key of OpenSSL, is decrypted with `password`. Raises PemError.
+    A key in another form, such as an older RSA key of OpenSSL, is converted, and decrypted with `password` if
+    it is encrypted. Raises PemError.
     """
-    found = [match for match in _BLOCK.finditer(text) if match[1].endswith("PRIVATE KEY")]
-    if len(found) != 1:
-        raise PemError(
-            "it has more than one private key" if found else f"it has no private key as PEM{_hint(text)}"
-        )
-    if found[0][1] not in _KEYS:
-        return _as_pkcs8(found[0], password)
-    return found[0][0] + "\n"
+    blocks = [block for block in _BLOCK.finditer(text) if block["label"].endswith("PRIVATE KEY")]
+    if not blocks:
+        raise PemError(f"it has no private key as PEM{_hint_if_cut(text)}")
+    if len(blocks) > 1:
+        raise PemError("it has more than one private key")
+    block = blocks[0]
+    return f"{block[0]}\n" if block["label"] in _PKCS8_LABELS else _as_pkcs8(block, password)
 
 
 def is_encrypted(key: str) -> bool:
@@ -50,21 +50,22 @@ def is_encrypted(key: str) -> bool:
 
 
 def _as_pkcs8(block: re.Match[str], password: str | None) -> str:
-    with suppress(ImportError):  # optional: executors get their keys as PKCS#8, and need no cryptography
+    """Convert a key, and decrypt it if it is encrypted. Raises PemError."""
+    key_password = password.encode() if password and "ENCRYPTED" in block[0] else None
+    # The package cryptography is optional. Executors do not need it, because they get their keys as PKCS#8.
+    with suppress(ImportError):
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
 
         with suppress(TypeError, ValueError, UnsupportedAlgorithm):
-            key = serialization.load_pem_private_key(
-                block[0].encode(), password.encode() if password and "ENCRYPTED" in block[0] else None
-            )
+            key = serialization.load_pem_private_key(block[0].encode(), key_password)
             return key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.PKCS8,
                 serialization.NoEncryption(),
             ).decode()
     raise PemError(
-        f"its key is a {block[1]}, not PKCS#8 (BEGIN PRIVATE KEY), and it cannot be converted here. "
+        f"its key is a {block['label']}, not PKCS#8 (BEGIN PRIVATE KEY), and it cannot be converted here. "
         "`openssl pkcs8 -topk8 -nocrypt` converts it"
     )
 
@@ -104,23 +105,20 @@ def client_context(
     return context
 
 
-def _hint(text: str) -> str:
-    is_cut = "-----BEGIN" in text and "-----END" not in text
-    return (
-        ": it has no END. In a file of settings, each line of PEM but the last ends with \\n\\"
-        if is_cut
-        else ""
-    )
+def _hint_if_cut(text: str) -> str:
+    """Return a hint if the text has only the beginning of a block, or ""."""
+    if "-----BEGIN" not in text or "-----END" in text:
+        return ""
+    return ": it has no END. In a file of settings, each line of PEM but the last ends with \\n\\"
 
 
 def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or str(error)
-    return str(reason).replace("_", " ").lower()
+    return str(getattr(error, "reason", None) or error).replace("_", " ").lower()
 
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    # In memory, so that the key is not on a disk.
+    """Yield the path of a file with this text: in memory on Linux, so that a key is not on a disk."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:
@@ -130,15 +128,13 @@ def _as_file(text: str) -> Iterator[str]:
         finally:
             os.close(descriptor)
     else:
-        with NamedTemporaryFile("w", suffix=".pem") as named:
-            named.write(text)
-            named.flush()
-            yield named.name
+        with NamedTemporaryFile("w", suffix=".pem") as temporary:
+            temporary.write(text)
+            temporary.flush()
+            yield temporary.name
 
 
-# Files with certificates and keys, as PEM texts: PEM itself, and PKCS12, which Java's keytool makes.
-
-
+# The first bytes of stores: JKS and JCEKS, or any DER, such as PKCS12.
 _JKS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER_SEQUENCE = b"\x30"
 
@@ -157,20 +153,19 @@ def read_store(path: Path, password: Callable[[], str | None]) -> str:
         )
     if content.startswith(_DER_SEQUENCE):
         return _pem_of_pkcs12(content, password())
-    try:
+    with suppress(UnicodeDecodeError):
         return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        pass
     raise PemError("it is neither a PEM file nor a PKCS12 store")
 
 
 def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
+    """Return the unencrypted key of a store, its certificate, and its other certificates. Raises PemError."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
     except ImportError as error:
         raise PemError(
-            "it is a PKCS12 store, which the package cryptography reads: pip install 'kafka-why[pkcs12]'"
+            "it is a PKCS12 store, which the package cryptography reads: pip install cryptography"
         ) from error
     try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
@@ -180,21 +175,22 @@ def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
         raise PemError("it cannot be read as a PKCS12 store with this password")
     key = ""
     if store.key is not None:
-        form, unencrypted = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        key = store.key.private_bytes(Encoding.PEM, form, unencrypted).decode()
-    own = [] if store.cert is None else [store.cert.certificate]
+        pkcs8, unencrypted = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        key = store.key.private_bytes(Encoding.PEM, pkcs8, unencrypted).decode()
+    own = [] if store.cert is None else [store.cert.certificate]  # the certificate of the key
     others = [other.certificate for other in store.additional_certs]
     return key + "".join(
-        certificate.public_bytes(Encoding.PEM).decode() for certificate in _chained(own, others)
+        certificate.public_bytes(Encoding.PEM).decode() for certificate in _in_chain_order(own, others)
     )
 
 
-def _chained(own: "Iterable[Certificate]", others: "Iterable[Certificate]") -> "list[Certificate]":
+def _in_chain_order(own: "Iterable[Certificate]", others: "Iterable[Certificate]") -> "list[Certificate]":
     """Return all certificates: `own`, the chain of its issuers, then the rest."""
-    chain, left = list(own), list(others)
-    while chain and (
-        issuer := next((certificate for certificate in left if certificate.subject == chain[-1].issuer), None)
-    ):
-        chain.append(issuer)
-        left.remove(issuer)
-    return chain + left
+    chain, rest = list(own), list(others)
+    while chain:
+        issuers = [certificate for certificate in rest if certificate.subject == chain[-1].issuer]
+        if not issuers:
+            break
+        chain.append(issuers[0])
+        rest.remove(issuers[0])
+    return chain + rest

@@ -10,7 +10,6 @@ from kafka.errors import (
     InvalidReceiveError,
     KafkaConfigurationError,
     KafkaConnectionError,
-    KafkaError,
     KafkaTimeoutError,
     RequestTimedOutError,
     SaslAuthenticationFailedError,
@@ -21,48 +20,44 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.oauth_tokens import TokenError
+from kafka_why.connections.oauth_tokens import SentenceError, TokenError
 
-# Errors of a broker that retrying cannot fix. The texts have settings of kafka-python as placeholders.
+# Errors of a broker that retrying cannot fix, with templates of what the broker does. Their placeholders are
+# settings of kafka-python, `as_user` and `broker_message`.
 _REASONS = {
-    SaslAuthenticationFailedError: "refuses the login {user}by {sasl_mechanism}: {last}",
-    UnsupportedSaslMechanismError: "has no login by {sasl_mechanism} (sasl.mechanism): {last}",
+    SaslAuthenticationFailedError: "refuses the login {as_user}by {sasl_mechanism}: {broker_message}",
+    UnsupportedSaslMechanismError: "has no login by {sasl_mechanism} (sasl.mechanism): {broker_message}",
     InvalidReceiveError: "does not speak {security_protocol} (security.protocol)",  # it sent an alert of TLS
     IllegalSaslStateError: "expects no login on this port (security.protocol)",
 }
 
 
-class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no types
+class ClusterRefused(SentenceError):
     """The error when a broker refuses the login, or its certificate is not trusted.
 
     Its message says what to change.
     """
 
-    def __str__(self) -> str:
-        return str(self.args[0])
 
-
-class NoBroker(KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no types
+class NoBroker(SentenceError, KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no types
     """The error when no broker answers. Its message has the last failure of a connection, if known."""
 
     def __init__(self, client_config: ClientConfig, failure: str | None) -> None:
         super().__init__(f"no Kafka broker answers ({failure or client_config})")
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Refusals:
     """A recorder of a kafka-python client's connection failures.
 
     The client gets `client` as its `kafka_client`. `latest` is the server that was tried last, as
-    ``host:port``. `failure` is the last failed connection: its server and the reason.
+    ``host:port``. `failure` is the last failed connection, whatever the error: its server and the reason.
     """
 
     def __init__(self) -> None:
         self.latest: str | None = None
         self.failure: str | None = None
-        self._refusal: str | None = None
+        self._refusal: str | None = None  # the first failure that no retry can mend
+        # The last connection that the broker closed without a reason, perhaps because it refuses the client.
         self._possible_refusal: str | None = None
 
     def client(self, **settings: Any) -> KafkaNetClient:
@@ -76,17 +71,17 @@ class Refusals:
         `error` is the exception of the client's constructor. After the last attempt, a connection that the
         broker closed also counts as a refusal.
         """
-        if found := self._refusal or (self._possible_refusal if is_last else None):
-            raise ClusterRefused(found) from error
+        if refusal := self._refusal or (self._possible_refusal if is_last else None):
+            raise ClusterRefused(refusal) from error
 
     def record(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
         """Record that a connection to a broker ended with this error."""
-        reason = _reason(address, settings, error)
-        cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
         if error is not None:
-            self.failure = f"{address}: {_failure(error)}"
-        if reason is not None:
-            self._refusal = self._refusal or reason
+            self.failure = f"{address}: {_failure_text(error)}"
+        refusal = _refusal_text(address, settings, error)
+        cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
+        if refusal is not None:
+            self._refusal = self._refusal or refusal
         elif cause == "socket disconnected" or isinstance(cause, ConnectionError):
             protocol = settings["security_protocol"]
             self._possible_refusal = (
@@ -96,13 +91,15 @@ class Refusals:
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no types
+    """A connection manager that reports each connection and its error to `refusals`."""
+
     def __init__(self, refusals: Refusals, net: NetworkSelector, **settings: Any) -> None:
         self._refusals = refusals
         super().__init__(net, **settings)
 
-    def get_connection(self, node_id: Any, *given: Any, **options: Any) -> Any:
+    def get_connection(self, node_id: Any, *args: Any, **options: Any) -> Any:
         is_new = node_id not in self._conns
-        connection = super().get_connection(node_id, *given, **options)
+        connection = super().get_connection(node_id, *args, **options)
         if is_new:
             node = self.cluster.broker_metadata(node_id)
             self._refusals.latest = address = f"{node.host}:{node.port}"
@@ -110,8 +107,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
             connection.close_future.add_errback(record)
         return connection
 
-    async def _build_transport(self, *given: Any, **options: Any) -> Any:
-        transport = await super()._build_transport(*given, **options)
+    async def _build_transport(self, *args: Any, **options: Any) -> Any:
+        transport = await super()._build_transport(*args, **options)
         receive = transport._sock_recv
 
         def receive_all() -> tuple[bytes, Exception | None]:
@@ -126,24 +123,26 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
         return transport
 
 
-def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> str | None:
+def _refusal_text(address: str, settings: dict[str, Any], error: Exception | None) -> str | None:
     """Return a sentence about an error that no retry can mend, or None."""
     if isinstance(error, (TokenError, KafkaConfigurationError)):
         return str(error)
-    for kind, reason in _REASONS.items():
-        if isinstance(error, kind):
+    for error_class, template in _REASONS.items():
+        if isinstance(error, error_class):
             user = settings.get("sasl_plain_username")
-            last = _broker_message(error)
-            refusal = reason.format(user=f"as {user} " if user else "", last=last, **settings)
+            as_user = f"as {user} " if user else ""
+            refusal = template.format(as_user=as_user, broker_message=_broker_message(error), **settings)
             return f"the broker at {address} {refusal}"
     if isinstance(error, KafkaConnectionError):
-        # The refusal of a client's certificate shows only in the first read after the handshake.
+        # An error of the handshake is the error's context. A refusal of a client's certificate shows only in
+        # the first read after the handshake, and is the error's argument.
         cause = error.args[0] if error.args and isinstance(error.args[0], ssl.SSLError) else error.__context__
         return _tls_reason(address, cause)
     return None
 
 
 def _tls_reason(address: str, error: BaseException | None) -> str | None:
+    """Return a sentence about an error of TLS, or None for another error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of the broker at {address} is not trusted (ssl.truststore): "
@@ -158,16 +157,16 @@ def _tls_reason(address: str, error: BaseException | None) -> str | None:
     return None
 
 
-def _failure(error: Exception) -> str:
+def _failure_text(error: Exception) -> str:
+    """Return why a connection ended, in words that the system uses for errors of sockets."""
     if isinstance(error, RequestTimedOutError):
         return "it accepts connections, but does not answer"
     cause = str(error.args[0]) if error.args else type(error).__name__
-    number, _, name = cause.partition(" ")
-    # kafka-python writes "111 ECONNREFUSED".
-    return os.strerror(int(number)) if number.isdecimal() and name.startswith("E") else cause
+    errno, _, name = cause.partition(" ")  # kafka-python writes "111 ECONNREFUSED"
+    return os.strerror(int(errno)) if errno.isdecimal() and name.startswith("E") else cause
 
 
 def _broker_message(error: Exception) -> str:
+    """Return the broker's message, without kafka-python's name of the error before it."""
     text = str(error.args[0]) if error.args else type(error).__name__
-    # Without kafka-python's name of the error.
     return text.partition(": ")[2] or text

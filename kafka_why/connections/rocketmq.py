@@ -14,8 +14,10 @@ from kafka_why.connections.properties import read_properties
 
 ACCESS_KEY, SECRET_KEY = "ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY"
 # A "#" begins a comment only after a blank.
-_KEYS = re.compile(
-    r"^[ \t]*(accessKey|secretKey)[ \t]*:[ \t]*([\"']?)(.*?)\2[ \t]*(?:(?<=[ \t])#.*)?$", re.MULTILINE
+_KEY_LINE = re.compile(
+    r"^[ \t]*(?P<name>accessKey|secretKey)[ \t]*:[ \t]*(?P<quote>[\"']?)(?P<value>.*?)(?P=quote)"
+    r"[ \t]*(?:(?<=[ \t])#.*)?$",
+    re.MULTILINE,
 )
 
 
@@ -23,8 +25,8 @@ class RocketMqServers(NamedTuple):
     """The name servers of a RocketMQ cluster, and how to connect."""
 
     addresses: tuple[str, ...]  # HOST:PORT
-    keys: tuple[str, str] | None = None  # access key and secret key
-    tls: ssl.SSLContext | None = None
+    keys: tuple[str, str] | None = None  # access key and secret key; None without ACL
+    tls: ssl.SSLContext | None = None  # None without TLS
 
     @classmethod
     def read(
@@ -39,10 +41,11 @@ class RocketMqServers(NamedTuple):
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
     """Return the addresses of `HOST:PORT;HOST:PORT` or `http://INSTANCE.HOST:PORT`. Raises ValueError."""
-    found = [part.rpartition("/")[2].strip() for part in re.split("[;,]", text) if part.strip()]
-    if not found:
+    # INSTANCE is a part of the host's name, so only `http://` is removed.
+    addresses = [part.rpartition("/")[2].strip() for part in re.split("[;,]", text) if part.strip()]
+    if not addresses:
         raise ValueError("no name server is given")
-    return tuple(str(Address.parse(address)) for address in found)
+    return tuple(str(Address.parse(address)) for address in addresses)
 
 
 def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -51,15 +54,15 @@ def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[str, str] 
     Return None if neither has them. Raises ValueError or OSError.
     """
     if path is None:
-        found = {"accessKey": environ.get(ACCESS_KEY, ""), "secretKey": environ.get(SECRET_KEY, "")}
-        if not any(found.values()):
+        keys = {"accessKey": environ.get(ACCESS_KEY, ""), "secretKey": environ.get(SECRET_KEY, "")}
+        if not any(keys.values()):
             return None
     else:
-        found = {name: value for name, _, value in _KEYS.findall(path.read_text())}
-    if not found.get("accessKey") or not found.get("secretKey"):
+        keys = {line["name"]: line["value"] for line in _KEY_LINE.finditer(path.read_text())}
+    if not keys.get("accessKey") or not keys.get("secretKey"):
         where = f"{ACCESS_KEY} and {SECRET_KEY}" if path is None else str(path)
         raise ValueError(f"{where}: an access key needs a secret key (accessKey, secretKey)")
-    return found["accessKey"], found["secretKey"]
+    return keys["accessKey"], keys["secretKey"]
 
 
 def tls_context(path: Path) -> ssl.SSLContext:
@@ -68,17 +71,17 @@ def tls_context(path: Path) -> ssl.SSLContext:
     As in RocketMQ's clients, the server is verified only with `tls.client.authServer=true`, by the system's
     certificates unless `tls.client.trustCertPath` is set.
     """
-    given = read_properties(path)
+    settings = read_properties(path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # RocketMQ's clients do not check the host name
     context.verify_mode = ssl.CERT_NONE
-    if given.get("tls.client.authServer", "").lower() == "true":
-        if trusted := given.get("tls.client.trustCertPath"):
+    if settings.get("tls.client.authServer", "").lower() == "true":
+        if trusted := settings.get("tls.client.trustCertPath"):
             context.load_verify_locations(trusted)
         else:
             context.load_default_certs()
         context.verify_mode = ssl.CERT_REQUIRED
-    if certificate := given.get("tls.client.certPath"):
-        key, password = given.get("tls.client.keyPath"), given.get("tls.client.keyPassword")
+    if certificate := settings.get("tls.client.certPath"):
+        key, password = settings.get("tls.client.keyPath"), settings.get("tls.client.keyPassword")
         context.load_cert_chain(certificate, key, password)
     return context

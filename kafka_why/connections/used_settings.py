@@ -7,14 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from kafka_why.connections.properties import BLANKS, Resolve
+from kafka_why.errors import UserFacingError
 
-# Names of the settings that Kafka's clients have, to tell a mistyped name from an unused setting.
-
-
-# As similar as a name with one or two wrong letters.
+# The least similarity of a mistyped name, with one or two wrong letters.
 _SIMILARITY = 0.9
 # A line of a password or of a key may be read as a name, so only names of this form are shown.
-_NAME = re.compile(r"[a-z][a-z0-9]{0,31}([._-][a-z0-9]{1,31}){0,15}")
+_SETTING_NAME = re.compile(r"[a-z][a-z0-9]{0,31}([._-][a-z0-9]{1,31}){0,15}")
 
 
 def intended_name(name: str) -> str | None:
@@ -26,19 +24,19 @@ def intended_name(name: str) -> str | None:
 
 
 def shown_names(names: Iterable[str]) -> list[str]:
-    """Return the sorted names. Those that may be secrets are left out."""
-    return sorted(name for name in names if name in KNOWN or ("." in name and _NAME.fullmatch(name)))
+    """Return the sorted names, without names that may be secrets."""
+    return sorted(name for name in names if name in KNOWN or ("." in name and _SETTING_NAME.fullmatch(name)))
 
 
 def _is_prefixed(name: str) -> bool:
     """Return True if `name` has a client's prefix, as Connect's `producer.sasl.jaas.config`."""
     parts = name.split(".")
-    return any(".".join(parts[at:]) in KNOWN for at in range(1, len(parts)))
+    return any(".".join(parts[start:]) in KNOWN for start in range(1, len(parts)))
 
 
-# The admin client, the consumer and the producer of Kafka 3.9 and 4.4.
+# Settings of the admin client, the consumer and the producer of Kafka 3.9 and 4.4.
 _JAVA = """
-    SLF4J: acks allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter
+    acks allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter
     auto.offset.reset batch.size bootstrap.controllers bootstrap.resolve.timeout.ms bootstrap.servers
     buffer.memory buffer.memory.allocation.strategy check.crcs client.dns.lookup client.id client.rack
     compression.gzip.level compression.lz4.level compression.type compression.zstd.level config.providers
@@ -111,21 +109,22 @@ _LIBRDKAFKA = """
     topic.metadata.refresh.sparse
 """
 KNOWN = frozenset(_JAVA.split() + _LIBRDKAFKA.split())
+"""The settings of Kafka's clients. They distinguish an unused setting from a mistyped name."""
 
 
 # A value with one of these texts may be a secret, contain a secret, or be a URL with credentials.
 _MAY_BE_SECRET = ("-----", "@", "?", "=", ";", '"', "'")
-_REFERENCE = "${"
+_REFERENCE_START = "${"
 JAVA_CLASS = "is a class of Java, and not all clients here are Java's"
 _MAX_SHOWN_CHARS = 200
 
 
-class ClientConfigError(ValueError):
+class ClientConfigError(UserFacingError, ValueError):
     """The error of unusable client settings. Its message names the file and the setting, but no secret."""
 
 
 class UsedSettings:
-    """Settings by their names, with a record of those that were read."""
+    """Settings by their names, with a record of the settings that were not read."""
 
     def __init__(self, values: Mapping[str, str], resolve: Resolve = lambda _, value: value) -> None:
         self._values = values
@@ -155,18 +154,20 @@ class UsedSettings:
 
     def is_shown(self, name: str) -> bool:
         """Return True if an error may quote this setting, because its value has no secret."""
-        return _REFERENCE not in self._values[name] and _is_harmless(self._values[name])
+        return _REFERENCE_START not in self._values[name] and _is_harmless(self._values[name])
 
     def shown(self, name: str) -> str:
-        """Return a setting's value as quoted in the file, for an error text, unless it may be secret."""
+        """Return a setting's value for an error text, unless it may be secret. References are unresolved."""
         value = self._values[name].strip(BLANKS)
         return repr(value) if _is_harmless(value) else "its value (not shown)"
 
     @property
     def unused(self) -> list[str]:
-        """The names of settings that were not read, in order."""
+        """The sorted names of settings that were not read, without names that may be secrets."""
+        # An unknown name without a value may be a line of a key.
         return shown_names(name for name in self._unread if self._values[name] or name in KNOWN)
 
 
 def _is_harmless(value: str) -> bool:
+    """Return True if a value is short, and has no text that a secret may have."""
     return len(value) <= _MAX_SHOWN_CHARS and not any(mark in value for mark in _MAY_BE_SECRET)

@@ -5,6 +5,7 @@ in force. docs/decisions/0012-owner-of-the-topics.md has the reasons.
 """
 
 from datetime import UTC, datetime  # noqa: TID251 - writes a time as text, and reads no clock
+from operator import itemgetter
 
 import msgspec
 from msgspec import Struct
@@ -13,19 +14,19 @@ from kafka_why.contract.codec import UNREADABLE
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A record of the owner topic, with which a coordinator becomes the owner of the topics."""
+    """A record of the owner topic. The coordinator that appends it becomes the owner of the topics."""
 
     version: int = 1
-    epoch: int
+    epoch: int  # greater than those of all earlier claims
     claim_id: str  # also the record's key
-    owner_id: str  # of the state in `folder`; a restart on the same folder need not wait for its claim
+    owner_id: str  # id of the state in `folder`; a restart with the same state claims without waiting
     requests_topic_id: str
-    host: str
+    host: str  # of the claiming process, as `pid` and `folder`
     pid: int
     folder: str
     since_ms: int  # time of the claim, by the claiming process's clock
     tick_interval_ms: int  # between the claiming process's clock records
-    is_released: bool = False  # the coordinator has stopped cleanly
+    is_released: bool = False  # True if the coordinator has stopped cleanly
     checkpoint: str = ""  # location of the state if it is not in `folder`
     # With `checkpoint`: distinguishes folders with the same path on machines with the same name.
     place: str = ""
@@ -40,27 +41,29 @@ class Claims:
     """The claims on an owner topic, as of the last applied record."""
 
     def __init__(self) -> None:
-        # By key, the claim and the offset of its first record.
+        # By key: the offset of the key's first record, and the claim.
         self._claims: dict[str, tuple[int, Claim]] = {}
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> bool:
         """Apply the next record of the topic. Return False if the record is not a claim."""
-        name = (key or b"").decode(errors="replace")
-        if value is None:
-            self._claims.pop(name, None)
+        claim_id = (key or b"").decode(errors="replace")
+        if value is None:  # a tombstone
+            self._claims.pop(claim_id, None)
             return True
         try:
             claim = msgspec.json.decode(value, type=Claim)
         except UNREADABLE:
             return False
-        first, _ = self._claims.get(name, (offset, claim))
-        self._claims[name] = (first, claim)
+        # A later record of the same claim does not change its place in the order of claims.
+        first_offset, _ = self._claims.get(claim_id, (offset, claim))
+        self._claims[claim_id] = (first_offset, claim)
         return True
 
     def in_force(self) -> Claim | None:
         """Return the claim in force, or None if the topic has no claim."""
-        claims = sorted(self._claims.values(), key=lambda item: (-item[1].epoch, item[0]))
-        return claims[0][1] if claims else None
+        in_log_order = [claim for _, claim in sorted(self._claims.values(), key=itemgetter(0))]
+        # Of equal epochs, `max` returns the first.
+        return max(in_log_order, key=lambda claim: claim.epoch, default=None)
 
     def after(self, epoch: int) -> Claim | None:
         """Return the claim in force if its epoch is greater than `epoch`, else None."""

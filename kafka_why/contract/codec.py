@@ -1,13 +1,14 @@
 """Encodes and decodes records: JSON in UTF-8, one msgspec Struct per record. docs/protocol.md describes them.
 
-Only this module decodes requests. A record that is not a valid request becomes a `Refusal` with the reason
-and, if the sender's address can be read, with the address.
+Only this module decodes requests. A record that is not a valid request becomes a `Refusal`, which has the
+reason, and the sender's address if that can be read.
 
 A pack is a record with several requests or several responses, which share the cost of a record. The first
 line is `pack`, and each further line is a message. Messages have no line feeds, because msgspec writes none.
 The key does not mark a pack, because a group id may be any string. The key of a pack of requests is its slot:
 `crc32(group id) mod PACK_SLOTS`. All its requests are for groups of this slot and of the record's partition.
-So clients need not know the number of the coordinator's shards (`streaming.query.admission`).
+A shard (the groups that share one state of the coordinator) has whole slots, so clients need not know the
+number of shards (`streaming.query.admission`).
 """
 
 import re
@@ -48,9 +49,10 @@ MESSAGE_MAX_CHARS = 16_384
 
 
 def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
-    """Return the value of a clock record, which vouches for the requests up to `time_ms`.
+    """Return the value of a clock record.
 
-    Every request with a timestamp up to `time_ms` precedes the clock record or is already readable.
+    It promises that every request with a timestamp up to `time_ms` is already written: before this record in
+    the same partition, or in another partition.
     `owner_epoch` is the epoch of the coordinator's claim (`streaming.service.ownership.owner`), or None
     without a claim.
     """
@@ -62,8 +64,8 @@ def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
 class Clock(NamedTuple):
     """The content of a clock record."""
 
-    time_ms: int
-    owner_epoch: int | None  # None if the sender made no claim
+    time_ms: int  # up to which the sender attests that all requests are written
+    owner_epoch: int | None  # of the sender's claim; None if it made none
 
 
 def is_clock_record(key: bytes | None, value: bytes | None) -> bool:
@@ -73,10 +75,10 @@ def is_clock_record(key: bytes | None, value: bytes | None) -> bool:
 
 def clock_of(key: bytes | None, value: bytes | None) -> Clock | None:
     """Return the content of a clock record, or None if the record is not a clock record."""
-    found = _CLOCK.fullmatch(value) if key is None and value is not None else None
-    if found is None:
+    match = _CLOCK.fullmatch(value) if key is None and value is not None else None
+    if match is None:
         return None
-    time_ms, owner_epoch = found.groups()
+    time_ms, owner_epoch = match.groups()
     return Clock(int(time_ms), None if owner_epoch is None else int(owner_epoch))
 
 
@@ -96,24 +98,24 @@ class Reason(StrEnum):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record that was refused, or whose processing failed."""
+    """A record that was refused, or a record or a group's deadline whose processing failed."""
 
     version: int  # no default, so it is always written
     reason: Reason
-    message: str  # names the deadline if a deadline failed
-    request: str  # id of the record, or "" if a deadline failed
-    at_ms: int  # append time of the record; 0 if unknown, because it was answered in a later call
-    answered: bool
-    key: bytes = b""  # as `value`, cut at DEAD_LETTER_MAX_BYTES
-    value: bytes = b""
-    value_bytes: int = 0
+    message: str  # the error; for a deadline, it names the deadline
+    request: str  # id of the record, or "" for a deadline
+    at_ms: int  # append time of the record; 0 for a deadline, or if the record is no longer available
+    answered: bool  # True if the sender got a response
+    key: bytes = b""  # cut at DEAD_LETTER_MAX_BYTES
+    value: bytes = b""  # cut at DEAD_LETTER_MAX_BYTES
+    value_bytes: int = 0  # size of the whole value
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True):
     """A record of the offsets topic: the committed offset of one partition."""
 
     group_id: str
-    incarnation: str  # of the group
+    incarnation: str  # distinguishes the group from earlier groups with the same id
     topic: str
     partition: int
     offset: int
@@ -121,8 +123,8 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
     metadata: str
     committed_at_ms: int
     expire_at_ms: int | None  # None unless the client chose the retention time
-    # Id of the OffsetCommit, or of the TopicMetadata with the topic id; "" if the group was imported from
-    # other topics.
+    # Id of the last request that changed the record: an OffsetCommit, or a TopicMetadata with the topic id.
+    # "" if the group was imported from other topics.
     request: str
     topic_id: UUID | None = None  # None if unknown
     version: int = RECORD_VERSION
@@ -133,29 +135,22 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     return encode((group_id, topic, partition))
 
 
-_offset_key_decoder = msgspec.json.Decoder(tuple[str, str, int])
-_offset_decoder = msgspec.json.Decoder(CommittedOffset)
+decode_offset_key = msgspec.json.Decoder(tuple[str, str, int]).decode
+"""Return the group, the topic and the partition of `offset_key`. Raises one of UNREADABLE."""
 
-
-def decode_offset_key(key: bytes) -> tuple[str, str, int]:
-    """Return the group, the topic and the partition of `offset_key`. Raises one of UNREADABLE."""
-    return _offset_key_decoder.decode(key)
-
-
-def decode_offset(value: bytes) -> CommittedOffset:
-    """Decode the value of a record of the offsets topic. Raises one of UNREADABLE."""
-    return _offset_decoder.decode(value)
+decode_offset = msgspec.json.Decoder(CommittedOffset).decode
+"""Decode the value of a record of the offsets topic. Raises one of UNREADABLE."""
 
 
 class PendingTransaction(Struct, frozen=True, kw_only=True):
     """A record of the transactions topic: a group has offsets that are pending in a transaction.
 
     The record does not have the offsets. A tombstone follows when they are no longer pending. Fields without
-    a comment are as in the request.
+    a comment are as in the request, a TxnOffsetCommit.
     """
 
     group_id: str
-    incarnation: str  # of the group
+    incarnation: str  # distinguishes the group from earlier groups with the same id
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -183,13 +178,14 @@ class Address(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """The refusal of a record that is not an acceptable request."""
+    """The refusal of a record that is not an acceptable request, for the dead letter and the response."""
 
     reason: Reason
     message: str
     address: Address | None  # None if no response is possible
 
     def error_code(self) -> ErrorCode:
+        """Return the error code of the response."""
         if self.reason is Reason.UNSUPPORTED_VERSION:
             return ErrorCode.UNSUPPORTED_VERSION
         if self.reason is Reason.REQUEST_TOO_LARGE:
@@ -197,6 +193,7 @@ class Refusal(Struct, frozen=True):
         return ErrorCode.INVALID_REQUEST
 
     def response(self, request_id: str) -> ErrorResponse | None:
+        """Return the response to the sender, or None if no response is possible."""
         if self.address is None:
             return None
         return ErrorResponse(
@@ -280,8 +277,8 @@ PACK_MAX_BYTES = 1024 * 1024
 PACK_PREFIX = b"pack\n"
 _PACK_KEYS = [b"%d" % slot for slot in range(PACK_SLOTS)]
 
-# The beginning of the error message with which a coordinator refuses packs because it has more shards than
-# slots. The client then writes single requests.
+# The beginning of the error message if a coordinator refuses packs, because it has more shards than slots.
+# The client then writes single requests.
 NO_PACKS = "this coordinator reads no packs"
 
 
@@ -301,6 +298,7 @@ def pack(messages: Iterable[bytes]) -> bytes:
 
 
 def is_pack(value: bytes) -> bool:
+    """Return True if a record's value is a pack."""
     return value.startswith(PACK_PREFIX)
 
 

@@ -1,12 +1,13 @@
 """Early answers, which a replica of the coordinator appends to the responses topic before the query answers.
 
-The query's answer to the same request follows with the same value. Only the headers distinguish the two
-records. A reader uses the first of them, and drops early answers of a replica that has been replaced
-(`EarlyAnswers`).
+The query is the Spark query that applies requests in batches. A replica is a process that applies the same
+requests without waiting for a batch. The query's answer to the same request follows with the same value. Only
+the headers distinguish the two records. A reader uses the first of them, and drops early answers of a replica
+that has been replaced (`EarlyAnswers`).
 """
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -15,21 +16,16 @@ Headers = Sequence[tuple[str, bytes | None]]
 """The headers of a record, as in kafka-python and librdkafka."""
 
 
-class _Record(Protocol):
-    partition: int
-    headers: Headers | None
-
-
-R = TypeVar("R", bound=_Record)
-
-
 class _Listing(Struct):
+    """The field of a DescribeGroupResponse that `lists_changed` reads."""
+
     changed: Raw | UnsetType = UNSET
 
 
-_listing = msgspec.json.Decoder(_Listing)
-_commits = msgspec.json.Decoder(dict[int, list[int]])
+_listing_decoder = msgspec.json.Decoder(_Listing)
+_commits_decoder = msgspec.json.Decoder(dict[int, list[int]])
 
+# The names of headers: of early answers, of the offsets that they commit, and of markers.
 _EARLY = "early"
 _COMMITS = "commits"
 _MARKER = "replicas-since"
@@ -43,10 +39,10 @@ class ReplicaId(NamedTuple):
 
 
 class AsOf(NamedTuple):
-    """The origin of an early answer."""
+    """The replica that sent an early answer, and the time that its state had reached."""
 
     replica: ReplicaId
-    as_of_ms: int  # append time of the replica's last request, or time up to which it has fired deadlines
+    as_of_ms: int  # append time of its last request, or the time up to which it had fired deadlines
 
 
 Commits = dict[int, list[int]]
@@ -60,9 +56,9 @@ def early_headers(
 ) -> list[tuple[str, bytes]]:
     """Return the headers of a record with early answers.
 
-    Commits of more than `max_commits_bytes` are omitted: the record would be too large for its topic.
+    Commits of more than `max_commits_bytes` are omitted, because the record would be too large for its topic.
     """
-    headers = [(_EARLY, b"%d.%d %d" % (*replica, as_of_ms))]
+    headers = [(_EARLY, b"%d.%d %d" % (replica.owner_epoch, replica.number, as_of_ms))]
     if commits and len(encoded := msgspec.json.encode(commits)) <= max_commits_bytes:
         headers.append((_COMMITS, encoded))
     return headers
@@ -73,14 +69,12 @@ def commits_of(headers: Headers | None) -> Commits:
 
     Raises msgspec.DecodeError.
     """
-    for name, value in headers or ():
-        if name == _COMMITS:
-            return _commits.decode(value or b"")
-    return {}
+    value = _header(headers, _COMMITS)
+    return {} if value is None else _commits_decoder.decode(value)
 
 
 def is_from_query(headers: Headers | None) -> bool:
-    """Return True if the query wrote this record of the responses topic, and not a replica."""
+    """Return True if the query, not a replica, wrote this record of the responses topic."""
     return not any(name in (_EARLY, _MARKER) for name, _ in headers or ())
 
 
@@ -93,55 +87,60 @@ def marker_headers(first: ReplicaId) -> list[tuple[str, bytes]]:
 
 
 def as_of(headers: Headers | None) -> AsOf | None:
-    """Return the origin of an early answer, or None if the record is not an early answer."""
-    for name, value in headers or ():
-        if name == _EARLY:
-            replica, _, at_ms = (value or b"").partition(b" ")
-            return AsOf(_replica_id(replica), int(at_ms))
-    return None
+    """Return the replica and the time of an early answer, or None for other records."""
+    value = _header(headers, _EARLY)
+    if value is None:
+        return None
+    replica, _, at_ms = value.partition(b" ")
+    return AsOf(_replica_id(replica), int(at_ms))
 
 
 def marker_of(headers: Headers | None) -> ReplicaId | None:
     """Return the oldest replica whose answers are valid after this marker, or None if it is not a marker."""
-    for name, value in headers or ():
-        if name == _MARKER:
-            return _replica_id(value or b"")
-    return None
+    value = _header(headers, _MARKER)
+    return None if value is None else _replica_id(value)
+
+
+def _header(headers: Headers | None, name: str) -> bytes | None:
+    """Return the value of a header, or None if the record does not have it."""
+    return next((value or b"" for other, value in headers or () if other == name), None)
 
 
 def _replica_id(text: bytes) -> ReplicaId:
+    """Parse `<owner epoch>.<number>`. Raises ValueError."""
     epoch, _, number = text.partition(b".")
     return ReplicaId(int(epoch), int(number))
 
 
 class EarlyAnswers:
-    """A filter of the responses topic that drops the answers of replaced replicas.
+    """A filter of the responses topic that drops the early answers of replaced replicas.
 
-    Takes a partition's records in order. A reader may begin in the middle of the topic, without the earlier
-    markers: a replaced replica stops before it reads any request of this reader, because it first reads the
-    later owner's clock record.
+    It gets each partition's records in order. A reader that begins in the middle of the topic does not see
+    earlier markers. The replicas that they replaced answer none of the reader's requests, because each stops
+    at a clock record of the later owner, which precedes these requests.
     """
 
     def __init__(self) -> None:
-        self._first: dict[Hashable, ReplicaId] = {}
+        self._oldest_valid: dict[Hashable, ReplicaId] = {}  # the oldest replica that counts, by partition
 
     def accepts(self, partition: Hashable, headers: Headers | None) -> bool:
-        """Return True if the reader should use this record. A marker and unreadable headers are not used."""
+        """Return True if the reader should use this record.
+
+        A marker, and a record with unreadable headers, should not be used.
+        """
         if not headers:
             return True
         try:
-            first, early = marker_of(headers), as_of(headers)
+            marked, early = marker_of(headers), as_of(headers)
         except ValueError:
             return False
-        if first is not None:
-            self._first[partition] = max(first, self._first.get(partition, first))
+        oldest_valid = self._oldest_valid.get(partition)
+        if marked is not None:
+            self._oldest_valid[partition] = marked if oldest_valid is None else max(marked, oldest_valid)
             return False
-        return early is None or partition not in self._first or early.replica >= self._first[partition]
+        return early is None or oldest_valid is None or early.replica >= oldest_valid
 
 
 def lists_changed(value: bytes) -> bool:
-    """Return True if an early answer has `DescribeGroupResponse.changed`. Raises msgspec.DecodeError.
-
-    The query's answers never have it.
-    """
-    return _listing.decode(value).changed is not UNSET
+    """Return True if an early answer has `DescribeGroupResponse.changed`. Raises msgspec.DecodeError."""
+    return _listing_decoder.decode(value).changed is not UNSET

@@ -21,14 +21,14 @@ LEAST_RESPONSES_TOPIC_BYTES = 7 * MIB + RECORD_OVERHEAD_BYTES
 # The maximum that is used even if a topic allows more: Spark's sink cannot buffer more (`buffer.memory`).
 MOST_TOPIC_BYTES = 32 * MIB
 
-# The maximum size of a record's value in the other topics. A view or a history entry that would be larger
-# omits its lists.
+# The maximum size of a record's value on each output topic but the responses topic. A view or a history entry
+# that would be larger omits its lists.
 VIEW_MAX_BYTES = 7 * MIB
 
 # Up to this size, a record may have any number of JSON elements. A larger record may have as many elements
 # as fit into this size at three bytes each (`{},`), because elements are expensive and base64 is cheap.
 DENSE_RECORD_BYTES = 2 * MIB
-_MOST_COMMAS = DENSE_RECORD_BYTES // 3
+_MAX_COMMAS = DENSE_RECORD_BYTES // 3  # of a larger record: it has at most one element more than commas
 
 LIMIT = f"the limit (max.message.bytes of the topic, less {RECORD_OVERHEAD_BYTES})"
 
@@ -40,30 +40,34 @@ class SizeLimits(NamedTuple):
     refused if its record would be too large: base64 makes a JoinGroup or SyncGroup a third larger.
     """
 
-    request_max_bytes: int  # of a record's JSON value
-    response_max_bytes: int  # of a record's JSON value
-    frame_max_bytes: int
+    request_max_bytes: int  # of the JSON value of a record of the requests topic
+    response_max_bytes: int  # of the JSON value of a record of the responses topic
+    frame_max_bytes: int  # of a client's request in Kafka's or RocketMQ's binary format
 
 
 def size_limits(requests_topic_bytes: int, responses_topic_bytes: int) -> SizeLimits:
-    """Return the limits for these values of `max.message.bytes`."""
+    """Return the limits for these values of `max.message.bytes` of the two topics."""
     request_max_bytes = min(requests_topic_bytes, MOST_TOPIC_BYTES) - RECORD_OVERHEAD_BYTES
     response_max_bytes = min(responses_topic_bytes, MOST_TOPIC_BYTES) - RECORD_OVERHEAD_BYTES
     return SizeLimits(request_max_bytes, response_max_bytes, frame_max_bytes=request_max_bytes)
 
 
-CREATED = size_limits(CREATED_TOPIC_BYTES, CREATED_TOPIC_BYTES)
+NEW_TOPIC_LIMITS = size_limits(CREATED_TOPIC_BYTES, CREATED_TOPIC_BYTES)
 """The limits of new topics."""
 
 
 def excess(value: bytes, max_bytes: int) -> str | None:
-    """Return why a value is too large for the requests topic, or None if it is not."""
+    """Return why a value is too large for the requests topic, or None if it is not.
+
+    It may also have too many JSON elements. Its commas are counted instead of its elements.
+    """
     if len(value) > max_bytes:
         return f"the record has {len(value)} bytes, {LIMIT} is {max_bytes}"
-    if len(value) > DENSE_RECORD_BYTES and (commas := value.count(b",")) > _MOST_COMMAS:
+    commas = value.count(b",") if len(value) > DENSE_RECORD_BYTES else 0
+    if commas > _MAX_COMMAS:
         return (
             f"the record has {len(value)} bytes and {commas} commas, "
-            f"one of more than {DENSE_RECORD_BYTES} bytes may have {_MOST_COMMAS}"
+            f"but a record of more than {DENSE_RECORD_BYTES} bytes may have only {_MAX_COMMAS}"
         )
     return None
 
@@ -71,8 +75,8 @@ def excess(value: bytes, max_bytes: int) -> str | None:
 DEFAULT_PREFIX = "group-coordinator"
 KAFKAS_OFFSETS_TOPIC = "__consumer_offsets"
 """The topic to which the cluster's own coordinator writes its groups."""
-# The state has one partition for any number. Each partition of the requests topic adds about 35 ms to a
-# batch.
+# More partitions do not divide the state, which has its own partitions in Spark. Each partition of the
+# requests topic adds about 35 ms to a batch.
 DEFAULT_REQUEST_PARTITIONS = 1
 DEFAULT_REPLY_PARTITIONS = 16
 # One partition can take the outcomes of thousands of transactions per second.
@@ -83,8 +87,8 @@ DEFAULT_TXN_MARKER_PARTITIONS = 1
 class TopicLayout:
     """The topics of a coordinator or an observer.
 
-    Sizes are of record values, in bytes (`SizeLimits`). The default sizes are for new topics.
-    `records.topic_sizes` has the sizes of existing topics.
+    `request_max_bytes` and `response_max_bytes` are those of `SizeLimits`. The defaults are for new topics;
+    `records.topic_sizes` reads the sizes of existing topics.
     """
 
     requests_topic: str
@@ -94,16 +98,19 @@ class TopicLayout:
     events_topic: str
     dead_letters_topic: str
     owner_topic: str
-    # Nobody produces to it. Every transaction with offsets includes one of its partitions, so the brokers
-    # write the transaction's outcome there.
+    # Only the brokers write to it: every transaction with offsets includes one of its partitions, so they
+    # write a marker with the transaction's outcome there.
     txn_markers_topic: str
     transactions_topic: str
+    # Of the requests topic. The groups, offsets, events and telemetry topics have as many, and a group is in
+    # the same partition of each.
     request_partitions: int = DEFAULT_REQUEST_PARTITIONS
-    reply_partitions: int = DEFAULT_REPLY_PARTITIONS
-    txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS  # the same number for all gateways
-    request_max_bytes: int = CREATED.request_max_bytes
-    response_max_bytes: int = CREATED.response_max_bytes
-    # An observer writes the topics. Only those of groups, offsets, events, dead letters and sightings exist.
+    reply_partitions: int = DEFAULT_REPLY_PARTITIONS  # of the responses topic
+    txn_marker_partitions: int = DEFAULT_TXN_MARKER_PARTITIONS  # must be the same for all gateways
+    request_max_bytes: int = NEW_TOPIC_LIMITS.request_max_bytes
+    response_max_bytes: int = NEW_TOPIC_LIMITS.response_max_bytes
+    # True if an observer writes the topics. It creates only the groups, offsets, events, dead-letters and
+    # sightings topics.
     is_observed: bool = False
     telemetry_topic: str = ""  # "" in a recording of a coordinator without it
     sightings_topic: str = ""  # "" for a coordinator
@@ -128,7 +135,7 @@ class TopicLayout:
 
     @classmethod
     def observed(cls, prefix: str, partitions: int) -> "TopicLayout":
-        """Return the layout of an observer, whose topics have `partitions` partitions each."""
+        """Return the layout of an observer, each of whose topics has `partitions` partitions."""
         return replace(cls.named(prefix, request_partitions=partitions), is_observed=True)
 
     @property
@@ -138,7 +145,7 @@ class TopicLayout:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The names of all topics."""
+        """The names of all topics, also of those that an observer does not create."""
         return (
             self.requests_topic,
             self.responses_topic,
@@ -160,20 +167,17 @@ class TopicLayout:
 
     @property
     def response_record_max_bytes(self) -> int:
-        """The maximum size of a record of the responses topic, in bytes.
-
-        No other output topic has larger records.
-        """
+        """The `max.message.bytes` of the responses topic. No other output topic has larger records."""
         return self.response_max_bytes + RECORD_OVERHEAD_BYTES
 
     @property
     def view_max_bytes(self) -> int:
-        """The maximum size of a record's value on the other output topics."""
+        """The maximum size of a record's value on each output topic but the responses topic, in bytes."""
         return min(self.response_max_bytes, VIEW_MAX_BYTES)
 
     @property
     def sizes(self) -> SizeLimits:
-        """The size limits."""
+        """The limits of requests, responses and clients' frames."""
         return size_limits(self.request_record_max_bytes, self.response_record_max_bytes)
 
     def with_sizes(self, sizes: SizeLimits) -> "TopicLayout":
@@ -184,7 +188,6 @@ class TopicLayout:
 
 
 # The names of topics.
-
 
 KAFKAS_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 

@@ -92,7 +92,7 @@ class ReleaseGroupResponse(Response, frozen=True, kw_only=True, tag="ReleaseGrou
 class ErrorResponse(Response, frozen=True, kw_only=True, tag="Error"):
     """The response to a request that no handler can answer.
 
-    The request is malformed, its type is unknown, or the coordinator failed.
+    It is sent if the request is malformed, if its type is unknown, or if the coordinator failed.
     """
 
     error_message: str
@@ -101,18 +101,17 @@ class ErrorResponse(Response, frozen=True, kw_only=True, tag="Error"):
 A = TypeVar("A", bound=Struct)
 
 
-class Answered(Struct, Generic[A], frozen=True):
-    """A request that is answered with the type A, as in `class Heartbeat(Request[HeartbeatResponse])`."""
+class TypedRequest(Struct, Generic[A], frozen=True, gc=False):
+    """A request that names the type of its response, as in `class Heartbeat(Request[HeartbeatResponse])`."""
 
-    answer: ClassVar[type[Any]]
-    """The type A at run time."""
+    response_type: ClassVar[type[Any]]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        (cls.answer,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+        (cls.response_type,) = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
 
 
-class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
+class Request(TypedRequest[A], frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer."""
 
     group_id: ShortStr
@@ -121,21 +120,24 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     api_version: Int16
     client_id: ShortStr = ""
     client_host: ShortStr = ""
-    # The client's principal, in Kafka's form `User:NAME`; None if unknown. A sender with WRITE on the
-    # requests topic can name any.
+    # The client's principal, in Kafka's form `User:NAME`; None if unknown. It proves nothing, because a
+    # sender with WRITE on the requests topic can name any principal.
     principal: ShortStr | None = None
-    # Only the query answers, in the batch that also writes the views, offsets and history. Replicas do not
-    # answer.
+    # True to get the answer only from the query, in the batch that also writes the views, offsets and
+    # history, and not earlier from a replica.
     waits_for_views: bool | UnsetType = UNSET
     version: int = RECORD_VERSION
 
 
 class ReleaseGroup(Request[ReleaseGroupResponse], frozen=True, kw_only=True, tag=True):
-    """Release a quarantined group (`Group.quarantined`). Operators send it. Kafka has no such request."""
+    """Let the timers of a group run again after an error stopped them (`Group.quarantined`).
+
+    Operators send it. Kafka has no such request.
+    """
 
 
 class GroupType(StrEnum):
-    """The product of a group.
+    """The product to which a group belongs.
 
     Groups of one product have the same step function and can be converted into each other.
     """

@@ -24,14 +24,14 @@ class RebalanceSeen(Struct, frozen=True):
     """A classic group that was rebalancing when its broker was polled."""
 
     run: str  # id of the unbroken series of polls that found the group rebalancing
-    state: str
+    state: str  # PreparingRebalance or CompletingRebalance, unless `is_over`
     first_ms: int  # when the group was first seen rebalancing
     seen_ms: int  # time of the poll
     within_ms: int  # the group was not rebalancing at `first_ms - within_ms`
-    # All records that the group's partition of `__consumer_offsets` had at this time (None if unknown) were
-    # processed before this record was written.
+    # Before the writer wrote this record, it had processed all records that were in the group's partition of
+    # `__consumer_offsets` at this time. None if unknown.
     read_ms: int | None
-    is_over: bool  # the group is no longer rebalancing
+    is_over: bool  # True if the group is no longer rebalancing
     members: tuple[SeenMember, ...] | None  # None if there are too many
 
 
@@ -69,16 +69,16 @@ def decode_sighting(key: bytes, value: bytes, at_ms: int) -> tuple[str, Rebalanc
     _, slash, group_id = key.partition(b"/")
     if not slash:
         raise ValueError(f"the key of a sighting has no group: {key[:64]!r}")
-    found = _decode(value)
-    if found.version != RECORD_VERSION:
-        raise ValueError(f"a sighting of version {found.version}; this code reads version {RECORD_VERSION}")
+    record = _decode(value)
+    if record.version != RECORD_VERSION:
+        raise ValueError(f"a sighting of version {record.version}; this code reads version {RECORD_VERSION}")
     return group_id.decode(), RebalanceSeen(
-        run=found.run,
-        state=found.state,
-        first_ms=at_ms - found.first_ago_ms,
-        seen_ms=at_ms - found.seen_ago_ms,
-        within_ms=found.within_ms,
-        read_ms=None if found.read_ago_ms is None else at_ms - found.read_ago_ms,
-        is_over=found.is_over,
-        members=found.members,
+        run=record.run,
+        state=record.state,
+        first_ms=at_ms - record.first_ago_ms,
+        seen_ms=at_ms - record.seen_ago_ms,
+        within_ms=record.within_ms,
+        read_ms=None if record.read_ago_ms is None else at_ms - record.read_ago_ms,
+        is_over=record.is_over,
+        members=record.members,
     )

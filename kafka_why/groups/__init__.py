@@ -1,5 +1,5 @@
 """Groups as kafka-consumer-groups lists and describes them.
 
-Pure modules: `selection` parses user input, `describe` makes rows of a group's snapshot, `render` and
-`tables` format them. Modules with IO: `list_groups` reads the topics, `gather` also queries the brokers.
+`describe` builds rows from a group's snapshot, and `render` formats them. `list_groups` reads the topics, and
+`gather` also queries the brokers.
 """

@@ -25,6 +25,7 @@ from kafka_why.contract.kafka.snapshot import (
 )
 from kafka_why.contract.protocols.streams_protocol import ACTIVE, role_and_task, task_holder
 from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, by_topic
+from kafka_why.grouping import grouped
 from kafka_why.groups.list_groups import TYPES, GroupOffsets, OffsetWithEpoch
 from kafka_why.groups.streams import StreamsRow, process_of, streams_row
 from kafka_why.lag.definitions import LogBounds, lag_records
@@ -33,7 +34,7 @@ from kafka_why.wording import partition_list
 Partitions = dict[str, list[int]]
 LagsMs: TypeAlias = Mapping[tuple[TopicPartition, int], int]
 """Lags in ms by partition and committed offset."""
-_REBALANCING = frozenset(
+_REBALANCING_STATES = frozenset(
     (
         GroupState.PREPARING_REBALANCE.value,
         GroupState.COMPLETING_REBALANCE.value,
@@ -49,12 +50,12 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     group: str
     topic: str
     partition: int
-    leader_epoch: int | None
-    current_offset: int | None
+    leader_epoch: int | None  # of the committed offset; None if the client did not send it
+    current_offset: int | None  # the committed offset; None if there is none
     pending_offset: int | None  # becomes the committed offset if its transaction commits
     log_end_offset: int | None  # None if the partition does not exist
     lag: int | None  # in records; None if unknown
-    consumer_id: str | None
+    consumer_id: str | None  # as `host` and `client_id`, None if no member has the partition
     host: str | None
     client_id: str | None
     lag_seconds: float | UnsetType | None = UNSET  # None if unknown; omitted unless requested
@@ -75,10 +76,10 @@ class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     group_instance_id: str | None
     host: str
     client_id: str
-    partitions: int | None
+    partitions: int | None  # number of assigned partitions; None if `assignment` is None
     assignment: Partitions | None  # None if it cannot be decoded
     consumer: "ConsumerMemberRow | None" = None  # None in a classic group
-    behind: LagSummary | None = None  # None unless requested
+    behind: LagSummary | None = None  # the member's lag; None unless requested
 
 
 class ConsumerMemberRow(Struct, frozen=True, kw_only=True):
@@ -98,8 +99,8 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     group: str
     type: str
-    coordinator: str
-    coordinator_id: int  # partition of the requests topic
+    coordinator: str  # the topic that stores the group, where Kafka's tool shows a broker
+    coordinator_id: int  # the group's partition of this topic
     assignment_strategy: str
     state: str
     members: int
@@ -126,15 +127,15 @@ def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | 
 
 def _consumed_partitions(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartition, ...]:
     """Return the partitions that a member consumes: in a streams group, those of its active tasks."""
-    held = assigned_partitions(member) or ()
+    assigned = assigned_partitions(member) or ()
     if not (group.consumer and group.consumer.streams):
-        return held
-    sources = group.consumer.streams.subtopologies
-    tasks = [task for role, task in map(role_and_task, held) if role == ACTIVE]
+        return assigned
+    source_topics = group.consumer.streams.subtopologies
+    active_tasks = [task for role, task in map(role_and_task, assigned) if role == ACTIVE]
     return tuple(
         TopicPartition(topic, number)
-        for subtopology, number in tasks
-        for topic in sources.get(subtopology, ())
+        for subtopology, number in active_tasks
+        for topic in source_topics.get(subtopology, ())
     )
 
 
@@ -155,10 +156,10 @@ def partition_rows(
     The member with the most partitions is first. `bounds` has every existing partition. `lags_ms` has the
     known lags in time, or is None if they were not requested.
     """
-    members = [(member, sorted(_consumed_partitions(group, member))) for member in group.members]
-    members.sort(key=lambda held: len(held[1]), reverse=True)
-    assigned = {p for _, partitions in members for p in partitions}
-    held = [(p, member) for member, partitions in members for p in partitions]
+    consumed = {member.member_id: sorted(_consumed_partitions(group, member)) for member in group.members}
+    members = sorted(group.members, key=lambda member: len(consumed[member.member_id]), reverse=True)
+    with_member = [(p, member) for member in members for p in consumed[member.member_id]]
+    assigned = {p for p, _ in with_member}
     committed, pending = offsets.committed, offsets.pending
     without_member = [(p, None) for p in sorted((committed.keys() | pending.keys()) - assigned)]
     return [
@@ -171,7 +172,7 @@ def partition_rows(
             bounds.get(partition),
             lags_ms,
         )
-        for partition, member in [*held, *without_member]
+        for partition, member in [*with_member, *without_member]
     ]
 
 
@@ -195,36 +196,37 @@ def _partition_row(
         pending_offset=pending,
         log_end_offset=log.latest if log is not None else None,
         lag=lag,
-        lag_seconds=UNSET if lags_ms is None else _seconds(partition, committed, lag, lags_ms),
+        lag_seconds=UNSET if lags_ms is None else _lag_seconds(partition, committed, lag, lags_ms),
         consumer_id=member.member_id if member is not None else None,
         host=member.client_host if member is not None else None,
         client_id=member.client_id if member is not None else None,
     )
 
 
-def _seconds(
+def _lag_seconds(
     partition: TopicPartition, committed: OffsetWithEpoch | None, lag: int | None, lags_ms: LagsMs
 ) -> float | None:
-    if committed is None or not lag:
-        return None if lag is None else 0.0
+    """Return the lag in time, or None if it is unknown. `lag` is the lag in records, or None."""
+    if committed is None or lag is None:
+        return None
+    if lag == 0:
+        return 0.0
     ms = lags_ms.get((partition, committed.offset))
     return None if ms is None else ms / 1000
 
 
 def lag_summary(rows: Iterable[PartitionRow]) -> LagSummary:
     """Return the lag of these partitions together."""
-    given = list(rows)
-    lags = [row.lag for row in given if row.lag is not None]
-    seconds = [row.lag_seconds for row in given if isinstance(row.lag_seconds, float)]
+    all_rows = list(rows)
+    lags = [row.lag for row in all_rows if row.lag is not None]
+    seconds = [row.lag_seconds for row in all_rows if isinstance(row.lag_seconds, float)]
     return LagSummary(sum(lags) if lags else None, max(seconds, default=None))
 
 
 def with_lags(members: Iterable[MemberRow], partitions: Sequence[PartitionRow]) -> list[MemberRow]:
     """Return the members, each with the lag of its partitions."""
-    of_member: dict[str | None, list[PartitionRow]] = {}
-    for row in partitions:
-        of_member.setdefault(row.consumer_id, []).append(row)
-    return [structs.replace(m, behind=lag_summary(of_member.get(m.consumer_id, ()))) for m in members]
+    rows_of = grouped((row.consumer_id, row) for row in partitions)
+    return [structs.replace(m, behind=lag_summary(rows_of.get(m.consumer_id, ()))) for m in members]
 
 
 def member_rows(group: GroupSnapshot) -> list[MemberRow]:
@@ -261,7 +263,11 @@ def _consumer_row(member: ConsumerMemberSnapshot, group: ConsumerGroupSnapshot) 
 
 
 def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> StateRow:
-    """Return the group's row. `partition` is its partition of the requests topic."""
+    """Return the group's row.
+
+    `requests_topic` is the topic that stores the group: the requests topic, an observer's groups topic, or
+    `__consumer_offsets`. `partition` is the group's partition of it.
+    """
     row = StateRow(
         group=group.group_id,
         type=TYPES[group.group_type],
@@ -287,57 +293,66 @@ def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> Stat
 
 
 def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> list[str]:
-    held = {m.member_id: frozenset(assigned_partitions(m) or ()) for m in group.members}
+    """Return a sentence for each member that has not reached its target assignment."""
+    assigned = {m.member_id: frozenset(assigned_partitions(m) or ()) for m in group.members}
     processes = {m.member_id: process_of(m) for m in group.members}
-    holders = {p: member_id for member_id, partitions in held.items() for p in partitions}
+    holder_of = {p: member_id for member_id, partitions in assigned.items() for p in partitions}
     sentences = []
     for member in group.members:
-        if (progress := member.consumer) is None:
+        progress = member.consumer
+        if progress is None:
             continue
-        if details.streams:
-            # Tasks have no single holder.
-            waits = [p for p in flat(progress.target) if p not in held[member.member_id]]
-            holders = {p: task_holder(p, member.member_id, held, processes) or "" for p in waits}
-        elif details.share:  # members of a share group do not wait for other members
-            holders = {}
-        sentences.append(_unsettled(member, progress, details.assignment_epoch, holders))
+        awaited = [p for p in flat(progress.target) if p not in assigned[member.member_id]]
+        if details.share:  # members of a share group do not wait for each other
+            holders = dict.fromkeys(awaited, "")
+        elif details.streams:  # several members may hold a task
+            holders = {p: task_holder(p, member.member_id, assigned, processes) or "" for p in awaited}
+        else:
+            holders = {p: holder_of.get(p, "") for p in awaited}
+        sentences.append(_unsettled_sentence(member, progress, details.assignment_epoch, holders))
     return [sentence for sentence in sentences if sentence is not None]
 
 
-def _unsettled(
+def _unsettled_sentence(
     member: MemberSnapshot,
     progress: ConsumerMemberSnapshot,
-    epoch: int,
+    assignment_epoch: int,
     holders: Mapping[TopicPartition, str],
 ) -> str | None:
-    held, target = set(assigned_partitions(member) or ()), set(flat(progress.target))
+    """Return a sentence about a member that has not reached its target, or None if it has.
+
+    `assignment_epoch` is the epoch of the group's target assignment. `holders` has, for each awaited
+    partition, the member that has to give it up first, or "" if none has to.
+    """
+    assigned, target = set(assigned_partitions(member) or ()), set(flat(progress.target))
     who = f"{member.member_id} ({member.client_id} at {member.client_host})"  # the id may be a UUID
     if progress.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         return f"{who} has left for a while (static member {member.group_instance_id})"
     parts = []
-    if held - target:
-        parts.append(f"has to give up {partition_list(held - target)}")
-    for holder in sorted({holders.get(p, "") for p in target - held}):
-        awaited = {p for p in target - held if holders.get(p, "") == holder}
+    if assigned - target:
+        parts.append(f"has to give up {partition_list(assigned - target)}")
+    for holder in sorted(set(holders.values())):
+        awaited = [p for p, holder_of_partition in holders.items() if holder_of_partition == holder]
         parts.append(
             f"waits for {partition_list(awaited)} of {holder}"
             if holder
             else f"gets {partition_list(awaited)} at its next heartbeat"
         )
-    if not parts and progress.member_epoch == epoch:
+    if not parts and progress.member_epoch == assignment_epoch:
         return None
-    behind = f"{who} is at epoch {progress.member_epoch} of {epoch}"
-    return f"{behind}: it {'; it '.join(parts)}" if parts else behind
+    epochs = f"{who} is at epoch {progress.member_epoch} of {assignment_epoch}"
+    return f"{epochs}: it {'; it '.join(parts)}" if parts else epochs
 
 
 def state_remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
-    """Return a remark about a group in this state, or None."""
+    """Return a remark about a group in this state, or None for a Stable group."""
     kind = type_.capitalize() if type_ in ("share", "streams") else "Consumer"
+    if state in _REBALANCING_STATES:
+        return f"Warning: {kind} group '{group_id}' is rebalancing."
     remarks = {
         DEAD: f"Error: {kind} group '{group_id}' does not exist.",
         GroupState.EMPTY.value: f"{kind} group '{group_id}' has no active members.",
         NOT_READY: f"Warning: {kind} group '{group_id}' is not ready: topics of its topology are missing, or "
         "have wrong numbers of partitions.",
     }
-    is_rebalancing = state in _REBALANCING
-    return f"Warning: {kind} group '{group_id}' is rebalancing." if is_rebalancing else remarks.get(state)
+    return remarks.get(state)

@@ -1,13 +1,14 @@
-"""Builds descriptions of groups from the responses of the coordinator and the brokers."""
+"""Builds descriptions of groups from the responses of the coordinator and the brokers. Also finds groups that
+use the broker's own coordinator by mistake.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 from uuid import UUID
 
-import kafka
 from kafka import KafkaAdminClient
 from kafka.admin import GroupState
 from msgspec import Struct
@@ -25,12 +26,10 @@ from kafka_why.groups.render import error_text
 from kafka_why.groups.rocketmq import offsets_remark
 from kafka_why.lag.brokers import records_at, timestamp_lags
 from kafka_why.lag.definitions import LogBounds, Partition, lag_records, next_offset
-from kafka_why.lifetimes import BackgroundThread, OutageWarning
-
-# The brokers' answers about partitions: their logs' bounds, and offsets by time.
+from kafka_why.topic_reader import FollowerThread, TopicReader
 
 
-class LogOffsets:
+class LogOffsets(TopicReader):
     """A reader of topics' partitions and log offsets from the brokers.
 
     All partitions passed to a method must exist (see `filter_existing`). The list of topics is read once.
@@ -38,22 +37,20 @@ class LogOffsets:
     """
 
     def __init__(self, client_config: ClientConfig, timeout_ms: int) -> None:
+        super().__init__(client_config)
         self._client_config = client_config
         self._timeout_ms = timeout_ms
-        self._consumer = kafka_clients.reading_consumer(client_config)
-        self._topics: frozenset[str] | None = None
 
+    @cached_property
     def topics(self) -> frozenset[str]:
-        """Return the names of all topics except internal ones."""
-        if self._topics is None:
-            self._topics = frozenset(self._consumer.topics())
-        return self._topics
+        """The names of all topics except internal ones."""
+        return frozenset(self._consumer.topics())
 
     def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
         """Return the partitions of those topics that exist."""
         return {
             topic: frozenset(self._consumer.partitions_for_topic(topic))
-            for topic in self.topics().intersection(topics)
+            for topic in self.topics.intersection(topics)
         }
 
     def filter_existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
@@ -61,38 +58,25 @@ class LogOffsets:
         existing = self.existing({partition.topic for partition in partitions})
         return {p for p in partitions if p.partition in existing.get(p.topic, ())}
 
-    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end offset of each partition, which is the offset of its next record."""
-        return self._offsets(self._consumer.end_offsets, partitions)
-
     def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogBounds]:
         """Return the bounds of each log."""
-        ends = self.ends(partitions)
-        starts = self._offsets(self._consumer.beginning_offsets, partitions)
+        starts, ends = self.beginnings(partitions), self.ends(partitions)
         return {p: LogBounds(starts[p], ends[p]) for p in partitions}
-
-    def at_time(self, partitions: Collection[TopicPartition], at_ms: int) -> dict[TopicPartition, int | None]:
-        """Return the offset of each partition's first record at or after `at_ms`, or None."""
-        times = {kafka.TopicPartition(*p): max(0, at_ms) for p in partitions}
-        if not times:
-            return {}
-        found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms)
-        return {_topic_partition(p): None if at is None else at.offset for p, at in found.items()}
 
     def lags_ms(self, offsets: Collection[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
         """Return the lag in time of each offset, by the timestamps of records (`kafka_why.lag.brokers`).
 
         Offsets without a usable timestamp are omitted.
         """
-        found: dict[tuple[Partition, int], int] = {}
-        left = set(offsets)
+        lags_ms: dict[tuple[Partition, int], int] = {}
+        remaining = set(offsets)
         with closing(kafka_clients.admin(self._client_config, request_timeout_ms=self._timeout_ms)) as admin:
-            while left:
-                batch = dict(left)  # one offset of each partition
-                lags = timestamp_lags(partial(records_at, admin), batch)
-                found |= {(p, offset): lags[p] for p, offset in batch.items() if p in lags}
-                left -= batch.items()
-        return found
+            while remaining:
+                batch = dict(remaining)  # one offset of each partition
+                found_ms = timestamp_lags(partial(records_at, admin), batch)
+                lags_ms |= {(p, offset): found_ms[p] for p, offset in batch.items() if p in found_ms}
+                remaining -= batch.items()
+        return lags_ms
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, UUID]:
         """Return the topic ids of those topics that exist."""
@@ -100,28 +84,9 @@ class LogOffsets:
             described = admin.describe_topics(sorted(topics))
         return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described if not topic["error_code"]}
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._consumer.close(autocommit=False)
-
-    def _offsets(
-        self, ask: Callable[..., dict[kafka.TopicPartition, int]], partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
-        offsets = ask([kafka.TopicPartition(*p) for p in partitions], timeout_ms=self._timeout_ms)
-        return {_topic_partition(p): offset for p, offset in offsets.items()}
-
-
-def _topic_partition(partition: kafka.TopicPartition) -> TopicPartition:
-    return TopicPartition(partition.topic, partition.partition)
-
-
-# Sources of descriptions of groups, and the groups topic as one of them.
-
 
 KnownTypes = Mapping[str, str | None]
-"""The group type by group id, as in the group's history, or None if unknown."""
+"""By group id: the group type as in the group's history, or None if unknown."""
 
 Answers = dict[str, GroupSnapshot | ErrorCode]
 """By group id: the group, or the error why the group cannot be described."""
@@ -134,32 +99,35 @@ class GroupDescriber(Protocol):
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
         """Return the groups or their errors, and the groups' offsets if `with_offsets`."""
-        ...
 
 
 class TopicGroupDescriber(GroupDescriber):
     """A describer of groups that reads the topics of a coordinator or an observer."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> None:
-        self._topics = client_config, layout, timeout_ms
+        self._client_config = client_config
+        self._layout = layout
+        self._timeout_ms = timeout_ms
 
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
         """Describe the Kafka groups among `groups`. Raises KafkaError."""
-        client_config, layout, timeout_ms = self._topics
-        views = {view.group_id: view for view in list_groups(*self._topics)}
-        kafkas: Answers = {}
+        all_views = list_groups(self._client_config, self._layout, self._timeout_ms)
+        views = {view.group_id: view for view in all_views}
+        kafka_groups: Answers = {}
         for group_id in groups:
-            view = views.get(group_id) or dead(group_id)
+            view = views.get(group_id) or dead_group(group_id)
             if isinstance(view, GroupSnapshot):
-                kafkas[group_id] = view
+                kafka_groups[group_id] = view
         if not with_offsets:
-            return kafkas, {}
-        return kafkas, committed_offsets(client_config, layout, kafkas, timeout_ms)
+            return kafka_groups, {}
+        return kafka_groups, committed_offsets(
+            self._client_config, self._layout, kafka_groups, self._timeout_ms
+        )
 
 
-def dead(group_id: str) -> GroupSnapshot:
+def dead_group(group_id: str) -> GroupSnapshot:
     """Return the description of a group that does not exist. Its state is Dead, as in Kafka."""
     return snapshot_without_times(group_id, DEAD, protocol_type=None, members=[])
 
@@ -190,31 +158,32 @@ class DescribedGroups:
 
 
 def describe_groups(
-    requests: GroupDescriber, groups: KnownTypes, *, with_offsets: bool = False
+    describer: GroupDescriber, groups: KnownTypes, *, with_offsets: bool = False
 ) -> DescribedGroups:
     """Describe the groups and, if `with_offsets`, fetch their offsets in the same round trip.
 
     A group that does not exist is Dead. Raises `kafka_why.topic_reader.ClientError` if a response is missing.
     """
-    answers, fetched = requests.describe(groups, with_offsets=with_offsets)
-    found = DescribedGroups(rocketmq=sorted(groups.keys() - answers.keys()))
+    answers, offsets = describer.describe(groups, with_offsets=with_offsets)
+    # A describer has an answer for every group except RocketMQ's.
+    described = DescribedGroups(rocketmq=sorted(groups.keys() - answers.keys()))
     for group_id, answer in sorted(answers.items()):
-        codes = {fetched[group_id].error_code} if with_offsets else set()
+        codes = {offsets[group_id].error_code} if with_offsets else set()
         if isinstance(answer, ErrorCode):
             codes.add(answer)
         error = max(codes - {ErrorCode.NONE}, default=None)
         if error is not None:
             reason = error_text(error.name)
-            found.errors.append(f"Consumer group '{group_id}' cannot be described: {reason}.")
+            described.errors.append(f"Consumer group '{group_id}' cannot be described: {reason}.")
             continue
-        assert isinstance(answer, GroupSnapshot), "without an error"
+        assert isinstance(answer, GroupSnapshot), "an answer is a group or an error"
         if not list_row(answer).is_of_consumers:
-            found.errors.append(f"GroupId {group_id} is not a consumer group ({answer.protocol_type}).")
+            described.errors.append(f"GroupId {group_id} is not a consumer group ({answer.protocol_type}).")
             continue
-        found.groups[group_id] = answer
+        described.groups[group_id] = answer
         if with_offsets:
-            found.offsets[group_id] = fetched[group_id]
-    return found
+            described.offsets[group_id] = offsets[group_id]
+    return described
 
 
 def describe_partitions(
@@ -227,7 +196,7 @@ def describe_partitions(
     mentioned: set[TopicPartition] = set()
     for group_id, group in described.groups.items():
         mentioned |= mentioned_partitions(group, described.offsets[group_id])
-    # Read after the committed offsets, so that these are within the bounds.
+    # The bounds are read after the committed offsets, so that the offsets are within the bounds.
     bounds = log.bounds(log.filter_existing(mentioned))
     lags_ms = _lags_ms(log, described, bounds) if with_lag_seconds else None
     return {
@@ -240,31 +209,24 @@ def _lags_ms(
     log: LogOffsets, described: DescribedGroups, bounds: Mapping[TopicPartition, LogBounds]
 ) -> LagsMs:
     """Return the lags in time of committed offsets that have a lag in records."""
-    behind = {
-        (partition, committed.offset)
+    # The lag begins at the next record. It is after the committed offset if retention has deleted records.
+    next_offsets = {  # by partition and committed offset
+        (partition, committed.offset): (partition, next_offset(committed.offset, bounds[partition]))
         for offsets in described.offsets.values()
         for partition, committed in offsets.committed.items()
         if partition in bounds and lag_records(committed.offset, bounds[partition])
     }
-    found = log.lags_ms({(p, next_offset(offset, bounds[p])) for p, offset in behind})
-    return {
-        (p, offset): ms
-        for p, offset in behind
-        if (ms := found.get((p, next_offset(offset, bounds[p])))) is not None
-    }
-
-
-# Finds groups of the embedded broker's own coordinator.
+    lags_ms = log.lags_ms(set(next_offsets.values()))
+    return {committed: lags_ms[next_] for committed, next_ in next_offsets.items() if next_ in lags_ms}
 
 
 INTERVAL_S = 3.0
+"""The pause between two polls of the broker's groups."""
 GROUPS_MAX = 100
 """The maximum number of groups that are shown."""
-_CLIENTS_MAX = 3
-_RETRY_S = 1.0
+_CLIENTS_MAX = 3  # named in a sentence
 _BROKER_TIMEOUT_MS = 5_000
-# The states of groups that have members.
-_STATES = (
+_STATES_WITH_MEMBERS = (
     GroupState.PREPARING_REBALANCE,
     GroupState.COMPLETING_REBALANCE,
     GroupState.STABLE,
@@ -274,7 +236,7 @@ _STATES = (
 
 
 class BrokerGroup(Struct, frozen=True):
-    """A group with members."""
+    """A group that has members at the broker's own coordinator."""
 
     group_id: str
     protocol: str
@@ -282,11 +244,11 @@ class BrokerGroup(Struct, frozen=True):
     clients: list[str]  # for a classic group, each member's client id and host
 
 
-def sentence(group: BrokerGroup, broker: str, gateway: str | None) -> str:
+def broker_group_sentence(group: BrokerGroup, broker: str, gateway: str | None) -> str:
     """Return a sentence that names the group and its coordinator, and says what to do."""
-    shown = group.clients[:_CLIENTS_MAX]
-    more = f" and {len(group.clients) - len(shown)} more" if len(group.clients) > len(shown) else ""
-    clients = f", {', '.join(shown)}{more}" if shown else ""
+    named, omitted = group.clients[:_CLIENTS_MAX], len(group.clients[_CLIENTS_MAX:])
+    more = f" and {omitted} more" if omitted else ""
+    clients = f", {', '.join(named)}{more}" if named else ""
     instead = f"give its clients the gateway's address {gateway}" if gateway else "it needs a gateway"
     return (
         f"group {group.group_id!r} ({group.protocol} protocol, {group.state}{clients}) uses the broker's own "
@@ -295,62 +257,62 @@ def sentence(group: BrokerGroup, broker: str, gateway: str | None) -> str:
     )
 
 
-class BrokerGroups(BackgroundThread):
+class BrokerGroups(FollowerThread):
     """A thread that polls the broker's own coordinator for groups. `on_new` is called once for each group."""
+
+    _retried_errors = Exception  # the coordinator works without this, too
 
     def __init__(
         self, client_config: ClientConfig, on_new: Callable[[BrokerGroup], None] = lambda _: None
     ) -> None:
-        super().__init__("broker-groups")
+        super().__init__("broker-groups", "polling the groups of the broker's own coordinator")
         self.groups: list[BrokerGroup] = []
         """The groups of the last poll, at most GROUPS_MAX."""
         self._client_config = client_config
         self._on_new = on_new
-        self._known: set[str] = set()
-        self._outage = OutageWarning("polling the groups of the broker's own coordinator")
+        self._reported: set[str] = set()  # ids of groups that `on_new` was called with
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                admin = kafka_clients.admin(
-                    self._client_config,
-                    bootstrap_timeout_ms=_BROKER_TIMEOUT_MS,
-                    request_timeout_ms=_BROKER_TIMEOUT_MS,
-                )
-                with closing(admin):
-                    while not self._stopped.is_set():
-                        self._poll(admin)
-                        self._outage.worked()
-                        self._stopped.wait(INTERVAL_S)
-            except Exception as error:  # noqa: BLE001 - the coordinator works without this, too
-                self._outage.failed(error)
-                self._stopped.wait(_RETRY_S)
+    def _connect_and_follow(self) -> None:
+        admin = kafka_clients.admin(
+            self._client_config,
+            bootstrap_timeout_ms=_BROKER_TIMEOUT_MS,
+            request_timeout_ms=_BROKER_TIMEOUT_MS,
+        )
+        with closing(admin):
+            while not self._stopped.is_set():
+                self._poll(admin)
+                self._worked()
+                self._stopped.wait(INTERVAL_S)
 
     def _poll(self, admin: KafkaAdminClient) -> None:
-        # Share groups of the gateway's clients are also at the broker's own coordinator.
-        found = [group for group in admin.list_groups(states_filter=_STATES) if group["group_type"] != SHARE]
-        listed = sorted(found, key=lambda group: str(group["group_id"]))[:GROUPS_MAX]
-        classic = [group["group_id"] for group in listed if group["group_type"] == "classic"]
-        described = _described(admin, classic)
-        self.groups = [_group(group, described.get(group["group_id"])) for group in listed]
+        # The broker's own coordinator also has the share groups of the gateway's clients. That is no mistake.
+        with_members = admin.list_groups(states_filter=_STATES_WITH_MEMBERS)
+        misplaced = [group for group in with_members if group["group_type"] != SHARE]
+        first_groups = sorted(misplaced, key=lambda group: str(group["group_id"]))[:GROUPS_MAX]
+        classic_ids = [group["group_id"] for group in first_groups if group["group_type"] == "classic"]
+        described = _describe_classic(admin, classic_ids)
+        self.groups = [_broker_group(group, described.get(group["group_id"])) for group in first_groups]
         for group in self.groups:
-            if group.group_id not in self._known:
-                self._known.add(group.group_id)
+            if group.group_id not in self._reported:
+                self._reported.add(group.group_id)
                 self._on_new(group)
 
 
-def _described(admin: KafkaAdminClient, group_ids: list[str]) -> dict[str, Any]:
+def _describe_classic(admin: KafkaAdminClient, group_ids: list[str]) -> dict[str, Any]:
+    """Return the descriptions of classic groups. A group that kafka-python cannot decode is left out."""
     if not group_ids:
         return {}
     try:
         return dict(admin.describe_groups(group_ids))
     except ValueError:
-        # kafka-python cannot decode what a member of one of these groups sent.
+        # Some group cannot be decoded. Find it by halves.
+        if len(group_ids) == 1:
+            return {}
         half = len(group_ids) // 2
-        return _described(admin, group_ids[:half]) | _described(admin, group_ids[half:]) if half else {}
+        return _describe_classic(admin, group_ids[:half]) | _describe_classic(admin, group_ids[half:])
 
 
-def _group(listed: Mapping[str, Any], described: Mapping[str, Any] | None) -> BrokerGroup:
+def _broker_group(listed: Mapping[str, Any], described: Mapping[str, Any] | None) -> BrokerGroup:
     members = [] if described is None else described["members"]
     clients = [f"{member['client_id']} at {member['client_host']}" for member in members]
     return BrokerGroup(listed["group_id"], listed["group_type"], listed["group_state"], clients)

@@ -1,16 +1,19 @@
-"""Lists the existing groups of both protocols from the compacted groups topic, and their offsets. Also parses
-a user's selection of groups, partitions, states, types, times and durations.
+"""Lists the existing groups of Kafka and RocketMQ from the compacted groups topic, and their offsets. Also
+parses a user's selection of groups, partitions, states, types, times and durations.
 
-The list contains every record before the topic's end offsets at the time of the call. These are the results
-of the coordinator's committed batches. A result of the current batch may be missing, even if a client already
-has the response. Listing does not involve the coordinator.
+The list contains every record before the topic's end offsets at the time of the call, and so the results of
+all batches that the coordinator has committed. A result of the current batch may be missing, even if a client
+already has the response. Listing does not involve the coordinator.
+
+A view is a record of the groups topic: the latest snapshot of one group.
 """
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import structlog
@@ -27,7 +30,7 @@ from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, TopicParti
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.numbers import INT32_MAX, parse_whole_number
 from kafka_why.rocketmq_group import RocketMqGroupState, client_version, group_state
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import Record, TopicReader
 
 # The types as Kafka's tool prints them. Source: GroupType.java.
 TYPES = {kind: kind.capitalize() for kind in (CLASSIC, CONSUMER, SHARE, STREAMS)}
@@ -50,8 +53,9 @@ class GroupListRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_of_consumers(self) -> bool:
         """True for groups of Kafka's consumers, groups with epochs, and groups that never had members."""
-        of_epochs = self.type in (TYPES[SHARE], TYPES[STREAMS])
-        return self.type != ROCKETMQ_TYPE and (of_epochs or self.protocol_type in ("", PROTOCOL_TYPE))
+        is_share_or_streams = self.type in (TYPES[SHARE], TYPES[STREAMS])
+        is_of_consumers = is_share_or_streams or self.protocol_type in ("", PROTOCOL_TYPE)
+        return self.type != ROCKETMQ_TYPE and is_of_consumers
 
 
 def list_groups(client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
@@ -59,22 +63,22 @@ def list_groups(client_config: ClientConfig, layout: TopicLayout, timeout_ms: in
     table: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         for record in reader.read_all(layout.groups_topic, timeout_ms=timeout_ms):
-            _apply(table, record.key, record.value)
+            apply_view(table, record)
     return table.groups
 
 
-def _apply(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -> None:
+def apply_view(table: GroupTable[Any], record: Record) -> None:
+    """Apply a record of the groups topic to a table, or log that it cannot be read."""
     try:
-        table.apply(key, value)
+        table.apply(record.key, record.value)
     except UNREADABLE as error:
-        log.warning("a record of the groups topic cannot be read", key=key, error=str(error))
+        log.warning("a record of the groups topic cannot be read", key=record.key, error=str(error))
 
 
 def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
-    """Return RocketMQ's groups, and the Kafka groups that Kafka's tools list.
+    """Return RocketMQ's groups, and those that Kafka's tools for consumer, share and streams groups list.
 
-    These are the tools for consumer, share and streams groups. Source: ListGroupsOptions.forConsumerGroups,
-    forShareGroups, forStreamsGroups.
+    Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
     """
     return [g for g in groups if isinstance(g, RocketMqSnapshot) or list_row(g).is_of_consumers]
 
@@ -146,7 +150,7 @@ class OffsetWithEpoch:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """All committed offsets of a group. They are empty if `error_code` is set."""
+    """All committed and pending offsets of a group. They are empty if `error_code` is set."""
 
     committed: Mapping[TopicPartition, OffsetWithEpoch] = field(default_factory=dict)
     # Offsets that are committed if their transactions commit.
@@ -158,39 +162,40 @@ def committed_offsets(
     client_config: ClientConfig, layout: TopicLayout, group_ids: Collection[str], timeout_ms: int
 ) -> dict[str, GroupOffsets]:
     """Return the committed offsets of these groups from the offsets topic. Raises KafkaError."""
-    found: dict[str, dict[TopicPartition, OffsetWithEpoch]] = {group_id: {} for group_id in group_ids}
+    offsets_of: dict[str, dict[TopicPartition, OffsetWithEpoch]] = {group_id: {} for group_id in group_ids}
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         for record in reader.read_all(layout.offsets_topic, timeout_ms=timeout_ms):
             group_id, topic, number = decode_offset_key(record.key)
-            if group_id not in found:
+            if group_id not in offsets_of:
                 continue
-            found[group_id].pop(TopicPartition(topic, number), None)
+            partition = TopicPartition(topic, number)
+            offsets_of[group_id].pop(partition, None)
             if record.value is not None:
-                now = decode_offset(record.value)
-                found[group_id][TopicPartition(topic, number)] = OffsetWithEpoch(now.offset, now.leader_epoch)
-    return {group_id: GroupOffsets(offsets) for group_id, offsets in found.items()}
+                committed = decode_offset(record.value)
+                offsets_of[group_id][partition] = OffsetWithEpoch(committed.offset, committed.leader_epoch)
+    return {group_id: GroupOffsets(offsets) for group_id, offsets in offsets_of.items()}
 
 
-_decode = msgspec.json.Decoder(PendingTransaction).decode
+_decode_pending = msgspec.json.Decoder(PendingTransaction).decode
 
 
 def pending_transactions(
     client_config: ClientConfig, layout: TopicLayout, timeout_ms: int
 ) -> list[PendingTransaction]:
     """Return the transactions with pending offsets, the oldest first. Raises KafkaError."""
-    found: dict[bytes, bytes] = {}
+    values: dict[bytes, bytes] = {}  # the latest by key
     with TopicReader(client_config, timeout_ms=timeout_ms) as reader:
         for record in reader.read_all(layout.transactions_topic, timeout_ms=timeout_ms):
             if record.value is None:
-                found.pop(record.key, None)
+                values.pop(record.key, None)
             else:
-                found[record.key] = record.value
-    return sorted(filter(None, map(_decoded, found.values())), key=lambda pending: pending.at_ms)
+                values[record.key] = record.value
+    return sorted(filter(None, map(_decode_or_none, values.values())), key=lambda pending: pending.at_ms)
 
 
-def _decoded(value: bytes) -> PendingTransaction | None:
+def _decode_or_none(value: bytes) -> PendingTransaction | None:
     try:
-        return _decode(value)
+        return _decode_pending(value)
     except UNREADABLE:
         return None
 
@@ -215,15 +220,15 @@ class TopicChoice:
     """A `--topic` option."""
 
     topic: str
-    partitions: tuple[int, ...] | None  # None: all
+    partitions: tuple[int, ...] | None  # None means all
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPartitions:
-    """The chosen partitions."""
+    """The chosen partitions, those that exist and those that are missing."""
 
-    partitions: list[TopicPartition]  # that exist
-    missing: list[TopicPartition]  # a missing topic has partition -1
+    partitions: list[TopicPartition]
+    missing: list[TopicPartition]  # partition -1 stands for a missing topic
 
 
 def parse_states(text: str) -> frozenset[str]:
@@ -241,12 +246,13 @@ def parse_protocols(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
 
 
-def _parse_names(text: str, valid: Sequence[str], given: str, what: str) -> frozenset[str]:
-    known = {name.lower(): name for name in valid}
-    wanted = [name.strip().lower() for name in text.split(",")] if text else []
-    if not known.keys() >= set(wanted):
-        raise ValueError(f"Invalid {given} '{text}'. Valid {what} are: {', '.join(valid)}")
-    return frozenset(known[name] for name in wanted)
+def _parse_names(text: str, valid: Sequence[str], list_noun: str, plural: str) -> frozenset[str]:
+    """Return the `valid` names that the text lists in any case. Raises ValueError with Kafka's message."""
+    by_lower_case = {name.lower(): name for name in valid}
+    names = [name.strip().lower() for name in text.split(",")] if text else []
+    if not by_lower_case.keys() >= set(names):
+        raise ValueError(f"Invalid {list_noun} '{text}'. Valid {plural} are: {', '.join(valid)}")
+    return frozenset(by_lower_case[name] for name in names)
 
 
 def parse_topic(text: str) -> TopicChoice:
@@ -271,19 +277,20 @@ def choose_partitions(
 ) -> ChosenPartitions:
     """Return the chosen partitions in order. `existing` has each topic's partitions."""
     chosen: set[TopicPartition] = set()
-    missing: set[TopicPartition] = set()
     for choice in choices:
-        of_topic = existing.get(choice.topic, frozenset())
-        if choice.partitions is None and not of_topic:
-            missing.add(TopicPartition(choice.topic, -1))
-        for number in of_topic if choice.partitions is None else choice.partitions:
-            (chosen if number in of_topic else missing).add(TopicPartition(choice.topic, number))
-    return ChosenPartitions(sorted(chosen), sorted(missing))
+        numbers: Collection[int] | None = choice.partitions
+        if numbers is None:
+            numbers = existing.get(choice.topic) or (-1,)  # -1 stands for a missing topic
+        chosen.update(TopicPartition(choice.topic, number) for number in numbers)
+    present = {p for p in chosen if p.partition in existing.get(p.topic, ())}
+    return ChosenPartitions(sorted(present), missing=sorted(chosen - present))
 
 
 # Times and durations in the formats of kafka-consumer-groups.
 
 _NUMBER = r"[-+]?[0-9]{1,15}"
+# Days, then perhaps "T" with hours, minutes and seconds. Each of the four is optional, but
+# `parse_duration_ms` refuses a duration without any of them.
 _DURATION = re.compile(
     rf"(?P<sign>[-+]?)P(?:(?P<days>{_NUMBER})D)?"
     rf"(?:T(?=[-+\d])(?:(?P<hours>{_NUMBER})H)?(?:(?P<minutes>{_NUMBER})M)?"
@@ -308,8 +315,7 @@ def parse_datetime_ms(text: str) -> int:
         raise ValueError(f"'{text}' is not a date and time like 2026-01-31T18:30:00.000") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def parse_duration_ms(text: str) -> int:
@@ -322,7 +328,8 @@ def parse_duration_ms(text: str) -> int:
         raise ValueError(f"'{text}' is not a duration like P1DT2H30M or PT15M")
     total_ms = sum(int(match[unit] or 0) * unit_ms for unit, unit_ms in _UNITS_MS.items())
     fraction_ms = int((match["fraction"] or "").ljust(3, "0")[:3])
-    total_ms += -fraction_ms if (match["seconds"] or "").startswith("-") else fraction_ms
+    is_negative = (match["seconds"] or "").startswith("-")  # as in -0.5, whose whole part has no sign
+    total_ms += -fraction_ms if is_negative else fraction_ms
     if abs(total_ms) > _MAX_DURATION_MS:
         raise ValueError(f"'{text}' is a duration of more than 30,000 years")
     return -total_ms if match["sign"] == "-" else total_ms

@@ -1,14 +1,15 @@
 """The tables of `groups`, with the columns of kafka-consumer-groups, and the meanings of Kafka's errors."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from msgspec import Struct, UnsetType
 
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.kafka.history import ConsumerGroupState
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.groups.describe import LagSummary, MemberRow, PartitionRow, StateRow
+from kafka_why.groups.describe import ConsumerMemberRow, MemberRow, PartitionRow, StateRow
 from kafka_why.groups.list_groups import GroupListRow
 from kafka_why.groups.streams import streams_text
 from kafka_why.wording import Column, VisibleText, render_table, visible_text
@@ -16,6 +17,7 @@ from kafka_why.wording import Column, VisibleText, render_table, visible_text
 # Kafka's broker returns this error. This tool detects it itself, because the coordinator knows no topics.
 UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION"
 
+# The meanings of errors, by Kafka's names.
 _TEXTS = {
     UNKNOWN_TOPIC_OR_PARTITION: "the topic or partition does not exist",
     "COORDINATOR_NOT_AVAILABLE": "the group is quarantined after a fault of the coordinator",
@@ -65,6 +67,26 @@ class Removal(Struct, frozen=True, kw_only=True):
     error: str | None
 
 
+R = TypeVar("R", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column(Generic[R]):
+    """A column, with a function that returns its cell in a row."""
+
+    heading: str
+    cell: Callable[[R], object]
+    min_width: int = 15
+    is_shown: bool = True
+
+
+def _table(columns: Sequence[_Column[R]], rows: Sequence[R]) -> VisibleText:
+    """Format the rows as a table of the columns that are shown."""
+    shown_columns = [column for column in columns if column.is_shown]
+    headings = [Column(column.heading, column.min_width) for column in shown_columns]
+    return render_table(headings, [[column.cell(row) for column in shown_columns] for row in rows])
+
+
 def group_list(
     groups: Sequence[GroupListRow], *, with_type: bool, with_state: bool, with_protocol: bool = False
 ) -> VisibleText:
@@ -72,24 +94,17 @@ def group_list(
     if not (with_type or with_state or with_protocol):
         return visible_text(group.group for group in groups)
     with_clients = any(group.clients is not None for group in groups)
-    columns = [Column("GROUP", 25)]
-    columns += [Column("TYPE", 20)] if with_type else []
-    columns += [Column("PROTOCOL", 20)] if with_protocol else []
-    columns += [Column("STATE", 20)] if with_state else []
-    columns += [Column("#CLIENTS", 8), Column("CLIENT-VERSION", 0)] if with_clients else []
-    return render_table(
-        columns,
-        [
-            [
-                group.group,
-                *([group.type] if with_type else []),
-                *([group.protocol_type or None] if with_protocol else []),
-                *([group.state] if with_state else []),
-                *([group.clients, ", ".join(group.client_versions) or None] if with_clients else []),
-            ]
-            for group in groups
-        ],
-    )
+    columns: list[_Column[GroupListRow]] = [
+        _Column("GROUP", lambda row: row.group, 25),
+        _Column("TYPE", lambda row: row.type, 20, is_shown=with_type),
+        _Column("PROTOCOL", lambda row: row.protocol_type or None, 20, is_shown=with_protocol),
+        _Column("STATE", lambda row: row.state, 20, is_shown=with_state),
+        _Column("#CLIENTS", lambda row: row.clients, 8, is_shown=with_clients),
+        _Column(
+            "CLIENT-VERSION", lambda row: ", ".join(row.client_versions) or None, 0, is_shown=with_clients
+        ),
+    ]
+    return _table(columns, groups)
 
 
 def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleText:
@@ -97,29 +112,23 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleTe
 
     Pending offsets and lags in time have columns if there are any.
     """
-    is_timed = any(not isinstance(row.lag_seconds, UnsetType) for row in rows)
-    is_pending = any(row.pending_offset is not None for row in rows)
-    epoch = [Column("LEADER-EPOCH")] if verbose else []
-    columns = [Column("GROUP"), Column("TOPIC"), Column("PARTITION", 10), *epoch]
-    offsets = ["CURRENT-OFFSET", *(["PENDING-OFFSET"] if is_pending else []), "LOG-END-OFFSET"]
-    lags = ["LAG", *(["LAG-SECONDS"] if is_timed else [])]
-    columns += [Column(name) for name in (*offsets, *lags, "CONSUMER-ID", "HOST")]
-    columns.append(Column("CLIENT-ID", 0))
-    return render_table(
-        columns,
-        [
-            [
-                *(row.group, row.topic, row.partition),
-                *([row.leader_epoch] if verbose else []),
-                row.current_offset,
-                *([row.pending_offset] if is_pending else []),
-                *(row.log_end_offset, row.lag),
-                *([row.lag_seconds] if is_timed else []),
-                *(row.consumer_id, row.host, row.client_id),
-            ]
-            for row in rows
-        ],
-    )
+    has_lag_seconds = any(not isinstance(row.lag_seconds, UnsetType) for row in rows)
+    has_pending = any(row.pending_offset is not None for row in rows)
+    columns: list[_Column[PartitionRow]] = [
+        _Column("GROUP", lambda row: row.group),
+        _Column("TOPIC", lambda row: row.topic),
+        _Column("PARTITION", lambda row: row.partition, 10),
+        _Column("LEADER-EPOCH", lambda row: row.leader_epoch, is_shown=verbose),
+        _Column("CURRENT-OFFSET", lambda row: row.current_offset),
+        _Column("PENDING-OFFSET", lambda row: row.pending_offset, is_shown=has_pending),
+        _Column("LOG-END-OFFSET", lambda row: row.log_end_offset),
+        _Column("LAG", lambda row: row.lag),
+        _Column("LAG-SECONDS", lambda row: row.lag_seconds, is_shown=has_lag_seconds),
+        _Column("CONSUMER-ID", lambda row: row.consumer_id),
+        _Column("HOST", lambda row: row.host),
+        _Column("CLIENT-ID", lambda row: row.client_id, 0),
+    ]
+    return _table(columns, rows)
 
 
 def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
@@ -127,85 +136,89 @@ def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
 
     `verbose` adds assignments and, for a group with epochs, Kafka's columns and subscriptions.
     """
-    static = any(row.group_instance_id is not None for row in rows)
-    columns = [Column("GROUP"), Column("CONSUMER-ID")]
-    columns += [Column("GROUP-INSTANCE-ID", 17)] if static else []
-    columns += [Column("HOST"), Column("CLIENT-ID"), Column("#PARTITIONS")]
-    is_timed = any(row.behind is not None for row in rows)
-    columns += _LAG_COLUMNS if is_timed else []
-    columns += _verbose_columns(rows) if verbose else []
-    return render_table(
-        columns,
-        [
-            [
-                *(row.group, row.consumer_id),
-                *([row.group_instance_id or ""] if static else []),
-                *(row.host, row.client_id, row.partitions),
-                *(_lag_cells(row.behind) if is_timed else []),
-                *(_verbose_cells(row, mixed=_is_mixed(rows)) if verbose else []),
-            ]
-            for row in rows
-        ],
-    )
+    has_static = any(row.group_instance_id is not None for row in rows)
+    columns: list[_Column[MemberRow]] = [
+        _Column("GROUP", lambda row: row.group),
+        _Column("CONSUMER-ID", lambda row: row.consumer_id),
+        _Column("GROUP-INSTANCE-ID", lambda row: row.group_instance_id or "", 17, is_shown=has_static),
+        _Column("HOST", lambda row: row.host),
+        _Column("CLIENT-ID", lambda row: row.client_id),
+        _Column("#PARTITIONS", lambda row: row.partitions),
+        *_lag_columns(is_shown=any(row.behind is not None for row in rows)),
+    ]
+    if verbose:
+        columns += _verbose_columns(rows)
+    return _table(columns, rows)
 
 
-_LAG_COLUMNS = [Column("LAG"), Column("LAG-SECONDS")]
-
-
-def _lag_cells(behind: LagSummary | None) -> list[int | float | None]:
-    return [None, None] if behind is None else [behind.lag, behind.lag_seconds]
-
-
-def _is_mixed(rows: Sequence[MemberRow]) -> bool:
-    return len({row.consumer.upgraded for row in rows if row.consumer is not None}) > 1
-
-
-def _verbose_columns(rows: Sequence[MemberRow]) -> list[Column]:
-    if not any(row.consumer is not None for row in rows):
-        return [Column("ASSIGNMENT", 0)]
-    columns = [Column("CURRENT-EPOCH"), Column("CURRENT-ASSIGNMENT", 20)]
-    columns += [Column("TARGET-EPOCH"), Column("TARGET-ASSIGNMENT", 20)]
-    columns += [Column("UPGRADED", 8)] if _is_mixed(rows) else []
-    return [*columns, Column("SUBSCRIPTION", 0)]
-
-
-def _verbose_cells(row: MemberRow, *, mixed: bool) -> list[str | int | None]:
-    assignment, consumer = assignment_text(row.assignment), row.consumer
-    if consumer is None:
-        return [assignment]
-    subscription = [*consumer.subscribed_topics]
-    if consumer.subscribed_pattern is not None:
-        subscription.append(f"/{consumer.subscribed_pattern}/")
+def _lag_columns(*, is_shown: bool) -> list[_Column[MemberRow | StateRow]]:
     return [
-        *(consumer.current_epoch, assignment),
-        *(consumer.target_epoch, assignment_text(consumer.target_assignment)),
-        *([str(consumer.upgraded).lower()] if mixed else []),
-        ",".join(subscription) or None,
+        _Column("LAG", lambda row: row.behind and row.behind.lag, is_shown=is_shown),
+        _Column("LAG-SECONDS", lambda row: row.behind and row.behind.lag_seconds, is_shown=is_shown),
     ]
 
 
+def _verbose_columns(rows: Sequence[MemberRow]) -> list[_Column[MemberRow]]:
+    """Return the additional columns of `--verbose`, which depend on the type of the group."""
+    details = [row.consumer for row in rows if row.consumer is not None]
+    if not details:  # a classic group
+        return [_Column("ASSIGNMENT", lambda row: assignment_text(row.assignment), 0)]
+    has_both_protocols = len({consumer.upgraded for consumer in details}) > 1
+    return [
+        _Column("CURRENT-EPOCH", lambda row: _consumer_row(row).current_epoch),
+        _Column("CURRENT-ASSIGNMENT", lambda row: assignment_text(row.assignment), 20),
+        _Column("TARGET-EPOCH", lambda row: _consumer_row(row).target_epoch),
+        _Column("TARGET-ASSIGNMENT", lambda row: assignment_text(_consumer_row(row).target_assignment), 20),
+        _Column(
+            "UPGRADED", lambda row: str(_consumer_row(row).upgraded).lower(), 8, is_shown=has_both_protocols
+        ),
+        _Column("SUBSCRIPTION", lambda row: _subscription_text(_consumer_row(row)), 0),
+    ]
+
+
+def _consumer_row(row: MemberRow) -> ConsumerMemberRow:
+    assert row.consumer is not None, "either all members of a group have it, or none"
+    return row.consumer
+
+
+def _subscription_text(consumer: ConsumerMemberRow) -> str | None:
+    subscription = [*consumer.subscribed_topics]
+    if consumer.subscribed_pattern is not None:
+        subscription.append(f"/{consumer.subscribed_pattern}/")
+    return ",".join(subscription) or None
+
+
 def assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | None:
-    """Return an assignment as text, such as `orders:0,1;prices:3`."""
+    """Return an assignment as text, such as `orders:0,1;prices:3`, or None if it is empty or unknown."""
     if not assignment:
         return None
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
 
 
 def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
-    """Format one group's state and type. Below it, a group with epochs has what it waits for."""
-    with_epochs = verbose or row.group_epoch is not None
-    columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
-    columns += [Column("STATE", 20)]
-    columns += [Column("GROUP-EPOCH"), Column("TARGET-ASSIGNMENT-EPOCH", 25)] if with_epochs else []
-    columns += [Column("#MEMBERS", 8), *(_LAG_COLUMNS if row.behind is not None else []), Column("TYPE", 0)]
-    cells: list[Any] = [row.group, f"{row.coordinator} ({row.coordinator_id})"]
-    cells += [row.assignment_strategy or None, row.state]
-    cells += [row.group_epoch, row.target_assignment_epoch] if with_epochs else []
-    cells += [row.members, *(_lag_cells(row.behind) if row.behind is not None else []), row.type]
-    return visible_text([render_table(columns, [cells]), *_waits(row)])
+    """Format one group's state and type. For a group with epochs, lines below say what it waits for.
+
+    `verbose` shows the columns of epochs for a classic group, too.
+    """
+    shows_epochs = verbose or row.group_epoch is not None
+    columns: list[_Column[StateRow]] = [
+        _Column("GROUP", lambda row: row.group),
+        _Column("COORDINATOR (ID)", lambda row: f"{row.coordinator} ({row.coordinator_id})", 25),
+        _Column("ASSIGNMENT-STRATEGY", lambda row: row.assignment_strategy or None, 20),
+        _Column("STATE", lambda row: row.state, 20),
+        _Column("GROUP-EPOCH", lambda row: row.group_epoch, is_shown=shows_epochs),
+        _Column(
+            "TARGET-ASSIGNMENT-EPOCH", lambda row: row.target_assignment_epoch, 25, is_shown=shows_epochs
+        ),
+        _Column("#MEMBERS", lambda row: row.members, 8),
+        *_lag_columns(is_shown=row.behind is not None),
+        _Column("TYPE", lambda row: row.type, 0),
+    ]
+    return visible_text([_table(columns, [row]), *_waiting_lines(row)])
 
 
-def _waits(row: StateRow) -> list[str]:
+def _waiting_lines(row: StateRow) -> list[str]:
+    """Return lines about the members that the group waits for."""
     lines = []
     if row.state == ConsumerGroupState.ASSIGNING:
         lines += [
@@ -219,14 +232,14 @@ def _waits(row: StateRow) -> list[str]:
     if row.streams is not None:
         lines += streams_text(row.streams)
     if row.classic_members:
-        classic = len(row.classic_members)
+        number = len(row.classic_members)
         lines += [
             "",
-            f"On the classic protocol: {classic} of {row.members} members. The conversion to the consumer",
+            f"On the classic protocol: {number} of {row.members} members. The conversion to the consumer",
             "protocol is complete when these have left, or have joined again with it:",
         ]
         lines += [f"  {member_id}" for member_id in row.classic_members]
-        if others := row.members - classic:
+        if others := row.members - number:
             lines += [
                 f"The way back is complete when the other {others} have left, or have joined again with the",
                 "classic protocol, if group.consumer.migration.policy allows it.",
@@ -243,18 +256,19 @@ def reset_table(rows: Sequence[ResetRow]) -> VisibleText:
 def offset_deletion_table(rows: Sequence[OffsetDeletion]) -> VisibleText:
     """Format outcomes by partition."""
     columns = [Column("TOPIC"), Column("PARTITION", 10), Column("STATUS", 0)]
-    return render_table(columns, [[row.topic, row.partition, _status(row.error)] for row in rows])
+    return render_table(columns, [[row.topic, row.partition, _status_text(row.error)] for row in rows])
 
 
 def removal_table(rows: Sequence[Removal]) -> VisibleText:
     """Format outcomes by member."""
     columns = [Column("GROUP"), Column("CONSUMER-ID"), Column("GROUP-INSTANCE-ID", 17), Column("STATUS", 0)]
     return render_table(
-        columns, [[row.group, row.consumer_id, row.group_instance_id, _status(row.error)] for row in rows]
+        columns,
+        [[row.group, row.consumer_id, row.group_instance_id, _status_text(row.error)] for row in rows],
     )
 
 
-def _status(error: str | None) -> str:
+def _status_text(error: str | None) -> str:
     return "Successful" if error is None else f"Error: {error_text(error)}"
 
 

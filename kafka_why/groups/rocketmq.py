@@ -30,7 +30,7 @@ class ClientRow(Struct, frozen=True, kw_only=True):
     """A client's connection to a broker."""
 
     client_id: str
-    connection: str
+    connection: str  # its name in the group's history
     language: str
     client_version: int
     duplicate: bool  # another consumer connection to the broker has the same client id
@@ -43,7 +43,7 @@ class TopicRow(Struct, frozen=True, kw_only=True):
     """A topic that the group subscribes to."""
 
     topic: str
-    filter: str
+    filter: str  # the expression that selects messages
     request_mode: str | None  # None if clients allocate its queues themselves
 
 
@@ -53,18 +53,18 @@ class RocketMqRow(Struct, frozen=True, kw_only=True):
     group: str
     type: str
     state: str
-    message_model: str | None  # None without consumers, as are the next two
-    consume_type: str | None
-    consume_from_where: str | None
+    message_model: str | None  # None without consumers
+    consume_type: str | None  # None without consumers
+    consume_from_where: str | None  # None without consumers
     clients: int
     consumers: list[ClientRow]
     producers: list[ClientRow]
     topics: list[TopicRow]
-    duplicate_client_ids: dict[str, list[str]]
+    duplicate_client_ids: dict[str, list[str]]  # connections by client id, if several share one
     duplicate_places: dict[str, list[str]]  # clients' addresses by client id
     different_subscriptions: dict[str, list[str]]  # clients by subscriptions, if these differ
     quarantined: str | None
-    truncated: bool  # as in the group's view
+    truncated: bool  # the group is too large for the groups topic, so its connections are omitted
 
 
 def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
@@ -80,7 +80,10 @@ def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
         clients=len({consumer.client_id for consumer in group.consumers}),
         consumers=_clients(group.consumers, group),
         duplicate_places=duplicate_places(group),
-        different_subscriptions={", ".join(own): some for own, some in different_subscribers(group).items()},
+        different_subscriptions={
+            ", ".join(subscriptions): clients
+            for subscriptions, clients in different_subscribers(group).items()
+        },
         producers=_clients(group.producers, None),
         topics=[
             TopicRow(topic=topic, filter=expression, request_mode=modes.get(topic))
@@ -93,7 +96,10 @@ def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
 
 
 def _clients(connections: Sequence[ConnectionSnapshot], group: GroupSnapshot | None) -> list[ClientRow]:
-    duplicates = {c for held in group.duplicate_client_ids.values() for c in held} if group else set()
+    """Return the rows of connections. `group` is None for producers, which have no duplicates."""
+    duplicates: set[str] = set()  # connections that share a client id
+    if group is not None:
+        duplicates.update(*group.duplicate_client_ids.values())
     return [
         ClientRow(
             client_id=c.client_id,
@@ -109,11 +115,13 @@ def _clients(connections: Sequence[ConnectionSnapshot], group: GroupSnapshot | N
     ]
 
 
-def _remark(client: ClientRow) -> str:
+def _remarks_text(client: ClientRow) -> str:
+    """Return what distinguishes a client from the others, or ""."""
     remarks = ["DUPLICATE CLIENT ID"] if client.duplicate else []
     if client.subscriptions is not None:
-        shown = [text for text in client.subscriptions if not text.startswith(RETRY_GROUP_TOPIC_PREFIX)]
-        remarks.append(f"subscribes to {shortened(shown, MAX_NAMED) or 'nothing'}")
+        # Without the retry topic, to which each client subscribes by itself.
+        chosen = [text for text in client.subscriptions if not text.startswith(RETRY_GROUP_TOPIC_PREFIX)]
+        remarks.append(f"subscribes to {shortened(chosen, MAX_NAMED) or 'nothing'}")
     return ", ".join(remarks)
 
 
@@ -130,8 +138,8 @@ def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
             )
     if row.different_subscriptions:
         each = [
-            f"{own or 'nothing'}: {shortened(some, MAX_NAMED)}"
-            for own, some in row.different_subscriptions.items()
+            f"{subscriptions or 'nothing'}: {shortened(clients, MAX_NAMED)}"
+            for subscriptions, clients in row.different_subscriptions.items()
         ]
         yield (
             f"Warning: clients of group '{row.group}' have different subscriptions: {'; '.join(each)}. "
@@ -150,15 +158,35 @@ def offsets_remark(group_id: str) -> str:
 
 def rocketmq_state_table(row: RocketMqRow) -> VisibleText:
     """Format the group's consume type and its numbers of clients and connections."""
-    columns = [Column("GROUP"), Column("TYPE", 10), Column("STATE", 10), Column("MESSAGE-MODEL")]
-    columns += [Column("CONSUME-TYPE", 18), Column("CONSUME-FROM-WHERE", 25)]
-    columns += [Column("#CLIENTS", 8), Column("#CONNECTIONS", 0)]
-    model = [row.message_model, row.consume_type, row.consume_from_where]
-    return render_table(columns, [[row.group, row.type, row.state, *model, row.clients, len(row.consumers)]])
+    columns = [
+        Column("GROUP"),
+        Column("TYPE", 10),
+        Column("STATE", 10),
+        Column("MESSAGE-MODEL"),
+        Column("CONSUME-TYPE", 18),
+        Column("CONSUME-FROM-WHERE", 25),
+        Column("#CLIENTS", 8),
+        Column("#CONNECTIONS", 0),
+    ]
+    return render_table(
+        columns,
+        [
+            [
+                row.group,
+                row.type,
+                row.state,
+                row.message_model,
+                row.consume_type,
+                row.consume_from_where,
+                row.clients,
+                len(row.consumers),
+            ]
+        ],
+    )
 
 
 def topic_table(row: RocketMqRow) -> VisibleText:
-    """Format the group's subscriptions. The topics of the last heartbeat apply to all clients."""
+    """Format the group's subscriptions, which are those of the last heartbeat of any client."""
     columns = [Column("GROUP"), Column("TOPIC"), Column("FILTER"), Column("QUEUES-DEALT-OUT-BY", 0)]
     return render_table(
         columns,
@@ -171,16 +199,30 @@ def topic_table(row: RocketMqRow) -> VisibleText:
 
 def client_table(row: RocketMqRow) -> VisibleText:
     """Format the group's connections. Duplicate client ids have a remark."""
-    columns = [Column("GROUP"), Column("CLIENT-ID"), Column("ADDRESS"), Column("BROKER", 10)]
-    columns += [Column("CONNECTION"), Column("ROLE", 8)]
-    columns += [Column("LANGUAGE", 8), Column("VERSION", 7), Column("REMARK", 0)]
+    columns = [
+        Column("GROUP"),
+        Column("CLIENT-ID"),
+        Column("ADDRESS"),
+        Column("BROKER", 10),
+        Column("CONNECTION"),
+        Column("ROLE", 8),
+        Column("LANGUAGE", 8),
+        Column("VERSION", 7),
+        Column("REMARK", 0),
+    ]
     return render_table(
         columns,
         [
             [
-                *(row.group, client.client_id, client.client_address or "-", client.broker or "-"),
-                *(client.connection, role, client.language, client.client_version),
-                _remark(client),
+                row.group,
+                client.client_id,
+                client.client_address or "-",
+                client.broker or "-",
+                client.connection,
+                role,
+                client.language,
+                client.client_version,
+                _remarks_text(client),
             ]
             for role, clients in (("consumer", row.consumers), ("producer", row.producers))
             for client in clients

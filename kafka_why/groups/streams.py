@@ -1,4 +1,4 @@
-"""The additional rows that describe a streams group: its processes with their tasks, and why none has any."""
+"""The additional rows that describe a streams group: its processes and tasks, or why no member has a task."""
 
 from collections import Counter
 
@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot, flat
 from kafka_why.contract.protocols.streams_protocol import ACTIVE, STANDBY, WARM_UP, role_and_task
+from kafka_why.grouping import grouped
 from kafka_why.wording import Column, VisibleText, count, render_table
 
 MAX_TASKS = 20
@@ -17,23 +18,23 @@ class ProcessRow(Struct, frozen=True):
 
     process_id: str
     host: str
-    members: int  # their number
-    active: int  # number of tasks, as are the next two
-    standby: int
-    warm_up: int
-    endpoint: str | None  # for interactive queries
+    members: int  # number of members
+    active: int  # number of tasks
+    standby: int  # number of tasks
+    warm_up: int  # number of tasks
+    endpoint: str | None  # for interactive queries; None if it has none
 
 
 class StreamsRow(Struct, frozen=True, kw_only=True):
     """The state of a streams group."""
 
     processes: list[ProcessRow]
-    not_ready: str | None  # why its topics are not valid
-    shutdown_requested_by: str | None
-    initial_deadline_ms: int | None  # until then the first target assignment waits for members
-    stale_members: list[str]  # with an older topology
-    # For each task, the members whose state was behind the changelog topics, with the records that were
-    # missing at the member's last report.
+    not_ready: str | None  # why its topics are not valid; None if they are
+    shutdown_requested_by: str | None  # id of the member that asked the application to end
+    initial_deadline_ms: int | None  # until this time the first target assignment waits for members
+    stale_members: list[str]  # members with an older topology
+    # By task, the members whose state was behind the changelog topics at their last report, each with the
+    # number of missing records.
     behind: dict[str, dict[str, int]]
 
 
@@ -47,47 +48,48 @@ def streams_row(group: GroupSnapshot) -> StreamsRow | None:
     """Return the row of a streams group, or None for another group."""
     if not (group.consumer and group.consumer.streams):
         return None
-    found = group.consumer.streams
-    of_process: dict[str, list[MemberSnapshot]] = {}
-    for member in group.members:
-        of_process.setdefault(process_of(member), []).append(member)
+    streams = group.consumer.streams
+    threads_of = grouped((process_of(member), member) for member in group.members)
     return StreamsRow(
-        processes=[_process_row(process_id, threads) for process_id, threads in sorted(of_process.items())],
-        not_ready=found.not_ready or None,
-        shutdown_requested_by=found.shutdown_requested_by or None,
-        initial_deadline_ms=found.initial_deadline_ms or None,
+        processes=[_process_row(process_id, threads) for process_id, threads in sorted(threads_of.items())],
+        not_ready=streams.not_ready or None,
+        shutdown_requested_by=streams.shutdown_requested_by or None,
+        initial_deadline_ms=streams.initial_deadline_ms or None,
         stale_members=[
             member.member_id
             for member in group.members
             if member.consumer
             and member.consumer.streams
-            and member.consumer.streams.topology_epoch < (found.topology_epoch or 0)
+            and member.consumer.streams.topology_epoch < (streams.topology_epoch or 0)
         ],
-        behind=_behind(group.members),
+        behind=_lags_by_task(group.members),
     )
 
 
-def _behind(members: list[MemberSnapshot]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+def _lags_by_task(members: list[MemberSnapshot]) -> dict[str, dict[str, int]]:
+    """Return the missing records by task and member. Only lags above 0 are included."""
+    lags_by_task: dict[str, dict[str, int]] = {}
     for member in members:
-        streams = member.consumer.streams if member.consumer is not None else None
-        for task, lag in ((streams.lags or {}) if streams else {}).items():
-            if lag:
-                found.setdefault(task, {})[member.member_id] = lag
-    return dict(sorted(found.items()))
+        if member.consumer is not None and member.consumer.streams:
+            for task, lag in (member.consumer.streams.lags or {}).items():
+                if lag:
+                    lags_by_task.setdefault(task, {})[member.member_id] = lag
+    return dict(sorted(lags_by_task.items()))
 
 
 def _process_row(process_id: str, threads: list[MemberSnapshot]) -> ProcessRow:
-    known = [member.consumer for member in threads if member.consumer is not None]
-    counts = Counter(role_and_task(shown)[0] for member in known for shown in flat(member.assigned))
-    endpoints = [member.streams.user_endpoint for member in known if member.streams]
+    snapshots = [member.consumer for member in threads if member.consumer is not None]
+    tasks_by_role = Counter(
+        role_and_task(partition)[0] for snapshot in snapshots for partition in flat(snapshot.assigned)
+    )
+    endpoints = [snapshot.streams.user_endpoint for snapshot in snapshots if snapshot.streams]
     return ProcessRow(
         process_id=process_id,
         host=threads[0].client_host,
         members=len(threads),
-        active=counts[ACTIVE],
-        standby=counts[STANDBY],
-        warm_up=counts[WARM_UP],
+        active=tasks_by_role[ACTIVE],
+        standby=tasks_by_role[STANDBY],
+        warm_up=tasks_by_role[WARM_UP],
         endpoint=next(filter(None, endpoints), None),
     )
 
@@ -107,8 +109,11 @@ def streams_text(row: StreamsRow) -> list[str]:
     if row.behind:
         lines += ["", "State behind its changelog topics, as members last reported it:"]
         lines += [f"  {task}: {_lags_text(lags)}" for task, lags in list(row.behind.items())[:MAX_TASKS]]
-        lines += [f"  and {len(row.behind) - MAX_TASKS} more tasks"] if len(row.behind) > MAX_TASKS else []
-    return [*lines, "", _process_table(row.processes)] if row.processes else lines
+        if len(row.behind) > MAX_TASKS:
+            lines.append(f"  and {len(row.behind) - MAX_TASKS} more tasks")
+    if row.processes:
+        lines += ["", _process_table(row.processes)]
+    return lines
 
 
 def _lags_text(lags: dict[str, int]) -> str:
@@ -116,8 +121,15 @@ def _lags_text(lags: dict[str, int]) -> str:
 
 
 def _process_table(processes: list[ProcessRow]) -> VisibleText:
-    columns = [Column("PROCESS", 36), Column("HOST"), Column("#MEMBERS", 8), Column("#ACTIVE", 7)]
-    columns += [Column("#STANDBY", 8), Column("#WARM-UP", 8), Column("ENDPOINT", 0)]
+    columns = [
+        Column("PROCESS", 36),
+        Column("HOST"),
+        Column("#MEMBERS", 8),
+        Column("#ACTIVE", 7),
+        Column("#STANDBY", 8),
+        Column("#WARM-UP", 8),
+        Column("ENDPOINT", 0),
+    ]
     cells = [
         [one.process_id, one.host, one.members, one.active, one.standby, one.warm_up, one.endpoint]
         for one in processes

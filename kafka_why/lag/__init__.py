@@ -1,3 +1,1 @@
-"""The lag of groups: definitions of lag and of harmful lags, and the polls and samples from which
-it follows.
-"""
+"""The lag of groups: the definitions of lag and of harmful lags, and the polls that measure it."""

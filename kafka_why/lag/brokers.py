@@ -2,26 +2,29 @@
 
 The polls send only ListOffsets and Metadata, which need only DESCRIBE on a topic. They read no records.
 
-ListOffsets returns the first record whose timestamp is at least a given time. The search finds the greatest
-time for which this record is not after the committed offset. Timestamps may be in any order, so the time of
-an offset is the greatest timestamp of the records up to it.
+ListOffsets returns the first record whose timestamp is at least a given time. If this record is after the
+committed offset, the search tries an earlier time next, else a later one. Timestamps may be in any order, so
+the time of an offset is the greatest timestamp of the records up to it.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError
 
 from kafka_why.lag.definitions import LogBounds, Partition, lag_ms
-from kafka_why.lifetimes import OutageWarning
-from kafka_why.now import now_ms
 
-Found: TypeAlias = tuple[int, int] | None
-"""The offset and the timestamp in ms of a record, or None if there is no such record."""
+
+class TimedRecord(NamedTuple):
+    """A record's offset, and its timestamp or a time at which it was in the log."""
+
+    offset: int
+    ms: int
+
+
+Found: TypeAlias = TimedRecord | None
+"""A record, or None if there is no such record."""
 Ask: TypeAlias = Callable[[Mapping[Partition, int]], Mapping[Partition, Found]]
 """A function that returns each partition's first record with at least the given timestamp in ms or, for
 NEWEST, the record with the greatest timestamp.
@@ -32,7 +35,7 @@ NEWEST = -3
 PRECISION_MS = 1_000
 """The maximum error of a lag in time. A lag may be too long by less than this, but not too short."""
 MAX_ROUNDS = 64
-"""The maximum number of requests for one partition. Only timestamps that span millennia need so many."""
+"""The maximum number of requests for one partition. Only timestamps that span millennia need this number."""
 
 
 def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
@@ -47,84 +50,101 @@ def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition
 
 
 class TimestampSearch:
-    """A search for the times of committed offsets. Each step is one request for all partitions."""
+    """A search for the times of committed offsets. Each step is one request for all partitions.
+
+    The first step requests the newest records and the second one the oldest. These are the first bounds of
+    each partition's search. All further steps narrow the bounds.
+    """
 
     def __init__(self, offsets: Mapping[Partition, int]) -> None:
         self._offsets = dict(offsets)
         self._newest: Mapping[Partition, Found] | None = None
-        self._searches: dict[Partition, _Search] | None = None
-        self._rounds = 0
+        self._searches: dict[Partition, _Search] | None = None  # None before the second step
+        self._narrowing_rounds = 0
 
     def step(self, ask: Ask) -> bool:
         """Make the next step. Return True if the search is over. Raises what `ask` raises."""
-        if self._newest is None:
+        if self._newest is None:  # the first step
             self._newest = ask(dict.fromkeys(self._offsets, NEWEST))
             return False
-        if self._searches is None:
-            newest = self._newest
-            first = ask(
-                {partition: 0 for partition, found in newest.items() if found is not None and found[1] >= 0}
-            )
+        if self._searches is None:  # the second step
+            newest = {
+                partition: record
+                for partition, record in self._newest.items()
+                if record is not None and record.ms >= 0  # -1 without timestamps
+            }
+            oldest = ask(dict.fromkeys(newest, 0))
             self._searches = {
-                partition: _Search(self._offsets[partition], found, last)
-                for partition, found in first.items()
-                if found is not None and (last := newest[partition]) is not None
+                partition: _Search(self._offsets[partition], record, newest[partition])
+                for partition, record in oldest.items()
+                if record is not None
             }
         else:
-            probes = {partition: search.probe_ms(self._rounds) for partition, search in self._open().items()}
-            for partition, found in ask(probes).items():
-                self._searches[partition].narrow(found)
-            self._rounds += 1
-        return not self._open() or self._rounds >= MAX_ROUNDS
+            probes_ms = {
+                partition: search.probe_ms(self._narrowing_rounds)
+                for partition, search in self._open_searches().items()
+            }
+            for partition, record in ask(probes_ms).items():
+                self._searches[partition].narrow(record)
+            self._narrowing_rounds += 1
+        return not self._open_searches() or self._narrowing_rounds >= MAX_ROUNDS
 
-    def _open(self) -> "dict[Partition, _Search]":
+    def _open_searches(self) -> "dict[Partition, _Search]":
         return {
             partition: search for partition, search in (self._searches or {}).items() if not search.is_over
         }
 
     @property
     def lags_ms(self) -> dict[Partition, int]:
-        """The lags that the search has found so far."""
+        """The lags that the search has found so far. Those of open searches are not precise yet."""
         return {partition: search.lag_ms for partition, search in (self._searches or {}).items()}
 
 
 class _Search:
     """The search for the time of one committed offset, which is at or after `_low` and before `_high`."""
 
-    def __init__(self, offset: int, first: tuple[int, int], newest: tuple[int, int]) -> None:
+    def __init__(self, offset: int, oldest: TimedRecord, newest: TimedRecord) -> None:
         self._offset = offset
-        self._newest_ms = newest[1]
-        self._low, self._high = first, newest
+        self._newest_ms = newest.ms
+        self._low, self._high = oldest, newest
         self._probed_ms = 0
-        if newest[0] <= offset:  # no record after the committed offset has a greater timestamp
+        if newest.offset <= offset:  # no record after the committed offset has a greater timestamp
             self._low = newest
 
     @property
     def is_over(self) -> bool:
-        return self._low[0] >= self._offset or self._high[1] - self._low[1] <= PRECISION_MS
+        """True if the time is known with PRECISION_MS."""
+        width_ms = self._high.ms - self._low.ms
+        return self._low.offset >= self._offset or width_ms <= PRECISION_MS
 
     @property
     def lag_ms(self) -> int:
-        return lag_ms(self._low[1], self._newest_ms)
+        """The lag by the earliest time that the offset can have, so it is never too short."""
+        return lag_ms(self._low.ms, self._newest_ms)
 
-    def probe_ms(self, number: int) -> int:
-        """Return the next time to request, in round `number`."""
-        (low, low_ms), (high, high_ms) = self._low, self._high
-        # In even rounds as if records arrived evenly, else the middle: two rounds at least halve the
-        # interval.
-        between = (self._offset - low) / max(high - low, 1) if number % 2 == 0 else 0.5
-        self._probed_ms = min(max(low_ms + int((high_ms - low_ms) * between), low_ms + 1), high_ms - 1)
+    def probe_ms(self, round_number: int) -> int:
+        """Return the next time to request, and keep it for `narrow`."""
+        (low_offset, low_ms), (high_offset, high_ms) = self._low, self._high
+        # Even rounds assume that records arrived evenly. Odd rounds take the middle, so that two rounds at
+        # least halve the interval.
+        is_even_round = round_number % 2 == 0
+        offset_fraction = (self._offset - low_offset) / max(high_offset - low_offset, 1)
+        fraction = offset_fraction if is_even_round else 0.5
+        time_ms = low_ms + int((high_ms - low_ms) * fraction)
+        self._probed_ms = min(max(time_ms, low_ms + 1), high_ms - 1)  # inside the interval
         return self._probed_ms
 
-    def narrow(self, found: Found) -> None:
+    def narrow(self, record: Found) -> None:
         """Narrow the interval to one side of the probed time.
 
-        `found` is the first record at or after this time.
+        `record` is the first record at or after this time. If it is not after the committed offset, the time
+        of the offset is at least the record's. Otherwise, the time of the offset is before the probed time.
         """
-        if found is not None and found[0] <= self._offset:
-            self._low = found
+        if record is not None and record.offset <= self._offset:
+            self._low = record
         else:
-            self._high = (self._high[0] if found is None else found[0], self._probed_ms)
+            after = self._high if record is None else record
+            self._high = TimedRecord(after.offset, self._probed_ms)
 
 
 INTERVAL_S = 5.0
@@ -137,7 +157,8 @@ def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partiti
     Topics that do not exist, and partitions without a leader, are omitted. Sends two requests for the topics,
     and two to each leading broker.
     """
-    # A consumer's own end_offsets would wait for topics that do not exist, and offsets may outlive a topic.
+    # A consumer's end_offsets would wait for a topic that does not exist, and committed offsets may outlive
+    # their topic.
     described = admin.describe_topics(sorted(topics)) if topics else []
     with_leader = [
         TopicPartition(topic["name"], partition["partition_index"])
@@ -145,7 +166,7 @@ def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partiti
         for partition in topic["partitions"]
         if partition["leader_id"] >= 0
     ]
-    # Request the ends last, so that each end is at or after its partition's beginning.
+    # The ends are requested last, so that no end is before the beginning of its partition.
     earliest = (
         admin.list_partition_offsets(dict.fromkeys(with_leader, OffsetSpec.EARLIEST)) if with_leader else {}
     )
@@ -164,70 +185,11 @@ def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> di
 
     For `NEWEST` it is the record with the greatest timestamp. Sends a request to each leading broker.
     """
-    wanted = {TopicPartition(*partition): at_ms for partition, at_ms in times_ms.items()}
-    found = admin.list_partition_offsets(wanted) if wanted else {}
+    queries = {TopicPartition(*partition): at_ms for partition, at_ms in times_ms.items()}
+    answers = admin.list_partition_offsets(queries) if queries else {}
     return {
-        (partition.topic, partition.partition): None if at.offset < 0 else (at.offset, at.timestamp)
-        for partition, at in found.items()
+        (partition.topic, partition.partition): None
+        if answer.offset < 0
+        else TimedRecord(answer.offset, answer.timestamp)
+        for partition, answer in answers.items()
     }
-
-
-class LagReader(Protocol):
-    """The receiver of a poller's results, such as `LagBook`."""
-
-    def topics(self) -> set[str]: ...
-    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None: ...
-    def wanted_times(self) -> dict[Partition, int]: ...
-    def add_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None: ...
-
-
-class LagPoller:
-    """A poller of the brokers for one reader, at most once in INTERVAL_S. For use by one thread."""
-
-    def __init__(self, reader: LagReader) -> None:
-        self._reader = reader
-        self._at_s = float("-inf")
-        self._wanted: dict[Partition, int] = {}
-        self._search: TimestampSearch | None = None
-        self._warning = OutageWarning("looking for the times of records")
-        self._bounds_warning = OutageWarning("reading the ends of topics")
-
-    def poll(self, admin: KafkaAdminClient) -> None:
-        """Poll if INTERVAL_S has passed, and make one step of the search for times of records.
-
-        Raises KafkaError. The caller can read topics between the steps. Brokers before Kafka 3.0 do not
-        return the times of records. A warning is then logged, and lags in time are known only for records
-        that arrived after the first poll.
-        """
-        if time.monotonic() - self._at_s >= INTERVAL_S:
-            bounds = log_bounds(admin, self._reader.topics())
-            # Use the time after the response, because a record's wait counts from the poll that saw it.
-            self._reader.add_bounds(bounds, now_ms())
-            self._at_s = time.monotonic()
-            if self._search is None and (wanted := self._reader.wanted_times()):
-                self._wanted, self._search = wanted, TimestampSearch(wanted)
-        if self._search is not None:
-            self._step(admin, self._search)
-
-    def poll_if_allowed(self, admin: KafkaAdminClient) -> None:
-        """Poll, but log errors as warnings: only lags need the right to describe topics."""
-        try:
-            self.poll(admin)
-            self._bounds_warning.worked()
-        except KafkaError as error:
-            self._bounds_warning.failed(error)
-
-    def _step(self, admin: KafkaAdminClient, search: TimestampSearch) -> None:
-        try:
-            is_over = search.step(partial(records_at, admin))
-        except KafkaError as error:
-            self._warning.failed(error)
-            # One partition without a leader fails the whole search, so the next search takes other
-            # partitions.
-            self._reader.add_times(self._wanted, {})
-            self._search = None
-            return
-        self._warning.worked()
-        if is_over:
-            self._reader.add_times(self._wanted, search.lags_ms)
-            self._search = None

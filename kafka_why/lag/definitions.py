@@ -23,17 +23,20 @@ class LogBounds:
     latest: int  # offset of the next record
 
 
-_SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
+_SETTLED_STATES = (GroupState.STABLE.value, GroupState.EMPTY.value)
 """A group of the consumer protocol has these states under the same names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The members that hold a group's partitions."""
+    """The members that hold a group's partitions, from the group's view, its last record on the groups topic.
 
-    # When the group entered its state; None if it is rebalancing, or its view lacks the assignment.
+    A group is settled while its state is Stable or Empty.
+    """
+
+    # Time at which the group entered its state; None if it is not settled, or its view lacks the assignment.
     settled_ms: int | None = None
-    holders: Mapping[Partition, str] = field(default_factory=dict)
+    holders: Mapping[Partition, str] = field(default_factory=dict)  # the member id of each holder
     topics: frozenset[str] | None = None  # known topics of the members' subscriptions; None without members
 
     def is_subscribed(self, topic: str) -> bool:
@@ -42,17 +45,18 @@ class Ownership:
 
 
 UNKNOWN = Ownership()
+"""The ownership of a group that is not settled, or whose assignments are missing or unreadable."""
 
 
 def ownership(view: GroupSnapshot) -> Ownership:
-    """Return the holders of a Kafka group's partitions."""
-    if view.state not in _SETTLED or (view.truncated and view.state != GroupState.EMPTY):
+    """Return the holders of a Kafka group's partitions, or UNKNOWN if the view does not show them."""
+    if view.state not in _SETTLED_STATES or (view.truncated and view.state != GroupState.EMPTY):
         return UNKNOWN
     try:
         holders = {partition: m.member_id for m in view.members for partition in held(m, view.protocol_type)}
     except ProtocolError:
         return UNKNOWN
-    return Ownership(view.state_timestamp_ms, holders, _topics(view) if view.members else None)
+    return Ownership(view.state_timestamp_ms, holders, _subscribed_topics(view) if view.members else None)
 
 
 def held(member: MemberSnapshot, protocol_type: str | None) -> tuple[Partition, ...]:
@@ -63,7 +67,7 @@ def held(member: MemberSnapshot, protocol_type: str | None) -> tuple[Partition, 
     return member.held() if member.consumer is not None or protocol_type == PROTOCOL_TYPE else ()
 
 
-def _topics(view: GroupSnapshot) -> frozenset[str]:
+def _subscribed_topics(view: GroupSnapshot) -> frozenset[str]:
     if view.consumer:
         return frozenset(view.consumer.topics)
     return frozenset(view.subscribed_topics or ())
@@ -87,12 +91,13 @@ class PartitionLag:
 
     offset: int
     committed_ms: int  # of the last commit
-    stands_since_ms: int  # since when the offset has not changed
+    stands_since_ms: int  # time of the last commit that changed the offset
     records: int | None = None  # lag in records
     ms: int | None = None  # lag in time
-    # When the first record after the offset's last change, and after the group settled, was seen.
+    # Time at which the log was first seen with a record that arrived after the offset's last change, and
+    # after the group settled.
     grew_ms: int | None = None
-    rises: bool = False  # over the window
+    rises: bool = False  # True if the lag in records rises over the window
 
 
 def next_offset(committed: int, bounds: LogBounds) -> int:
@@ -128,7 +133,7 @@ def is_stuck(lag: PartitionLag, owner: str | None, now_ms: int) -> bool:
     """Return True if records arrive in a partition of `owner`, but its committed offset does not change.
 
     One of these records must have waited for STUCK_MS. Without new records, the consumer may have nothing to
-    do.
+    do. A partition without an owner is not stuck.
     """
     return bool(owner and lag.records) and lag.grew_ms is not None and now_ms - lag.grew_ms > STUCK_MS
 
@@ -151,7 +156,7 @@ def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Owner
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class HarmfulLags:
     """The partitions of one group with harmful lags."""
 
     stuck: dict[Partition, PartitionLag] = field(default_factory=dict)
@@ -159,14 +164,17 @@ class Troubles:
     without_owner: dict[Partition, PartitionLag] = field(default_factory=dict)
 
 
-def troubles(lags: Mapping[Partition, PartitionLag], ownership: Ownership, now_ms: int) -> Troubles:
-    """Return the partitions with harmful lags. A partition has only one kind."""
-    found = Troubles()
+def harmful_lags(lags: Mapping[Partition, PartitionLag], ownership: Ownership, now_ms: int) -> HarmfulLags:
+    """Return the partitions with harmful lags.
+
+    A partition that has several kinds counts as the first of them: stuck, without an owner, falling behind.
+    """
+    harmful = HarmfulLags()
     for partition, lag in lags.items():
         if is_stuck(lag, ownership.holders.get(partition), now_ms):
-            found.stuck[partition] = lag
+            harmful.stuck[partition] = lag
         elif has_no_owner(lag, *partition, ownership, now_ms):
-            found.without_owner[partition] = lag
+            harmful.without_owner[partition] = lag
         elif is_falling_behind(lag, now_ms):
-            found.falling_behind[partition] = lag
-    return found
+            harmful.falling_behind[partition] = lag
+    return harmful

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kafka_why.lifetimes import Closeable
-from kafka_why.service_state import PATH
+from kafka_why.service_state import STATUS_PATH
 from kafka_why.web import WebServer, listening_at, url_of
 
 MAX_CONNECTIONS = 100
@@ -54,10 +54,10 @@ class HttpPort(Closeable):
         checks: Mapping[str, HealthCheck] | None = None,
         state: Callable[[], bytes] | None = None,
     ) -> None:
-        endpoints = {path: _checked(check) for path, check in (checks or {}).items()}
+        endpoints = {path: _check_endpoint(check) for path, check in (checks or {}).items()}
         if state is not None:
-            endpoints[PATH] = lambda _: Response(state(), media_type="application/json")
-        endpoints["/{path:path}"] = _scraped(registry)
+            endpoints[STATUS_PATH] = lambda _: Response(state(), media_type="application/json")
+        endpoints["/{path:path}"] = _metrics_endpoint(registry)
         self._listening = listening_at(host, port, "metrics")
         self.url = f"{url_of(self._listening)}metrics"
         """The URL to scrape."""
@@ -73,7 +73,7 @@ class HttpPort(Closeable):
         self._listening.close()
 
 
-def _scraped(registry: CollectorRegistry) -> Endpoint:
+def _metrics_endpoint(registry: CollectorRegistry) -> Endpoint:
     # Two scrapes at the same time would only slow each other, and the threads of the process.
     scraping = threading.Lock()
 
@@ -90,17 +90,17 @@ def _scraped(registry: CollectorRegistry) -> Endpoint:
     return scrape
 
 
-def _checked(check: HealthCheck) -> Endpoint:
+def _check_endpoint(check: HealthCheck) -> Endpoint:
     def answer(request: Request) -> Response:
         try:
-            found = check(request.query_params.getlist("exclude"))
+            results = check(request.query_params.getlist("exclude"))
         except Exception as error:  # noqa: BLE001 - any error of a check is a failure of it
-            found = {"check": repr(error)}
-        failures = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+            results = {"check": repr(error)}
+        failures = {name: reason for name, reason in results.items() if isinstance(reason, str)}
         body = {
             "ok": not failures,
-            "checks": {name: failures.get(name, "ok") for name in found},
-            "notes": {name: note.text for name, note in found.items() if isinstance(note, CheckNote)},
+            "checks": {name: failures.get(name, "ok") for name in results},
+            "notes": {name: note.text for name, note in results.items() if isinstance(note, CheckNote)},
         }
         return Response(
             json.dumps(body).encode() + b"\n",

@@ -18,6 +18,7 @@ from kafka_why.contract.service import (
 from kafka_why.metrics.series import OWN, filled
 from kafka_why.service_state import GatewayState
 
+# The outcomes after which offsets are no longer pending in a transaction.
 _DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
 
 
@@ -26,6 +27,7 @@ class ServiceReadings:
     """The sources of the service's own metrics, read at each scrape. An observer has only the first three."""
 
     status: Callable[[], ServiceStatus]
+    # Time since the ticker last appended clock records, by which the time of the requests topic advances.
     ticker_age_s: Callable[[], float]
     spark_restarts: Callable[[], int]
     transactions: Callable[[], TransactionsSummary] | None = None
@@ -37,8 +39,8 @@ class ServiceReadings:
 class ProcessCollector(Collector):
     """The collector of cheap metrics.
 
-    It describes its families by name, so that a scrape of some of them (`?name[]=`) does not compute the
-    metrics of groups.
+    Because `describe` lists its families, a scrape of only these (`?name[]=`) does not compute the metrics of
+    groups.
     """
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
@@ -48,7 +50,7 @@ class ProcessCollector(Collector):
         return self._families()
 
     def describe(self) -> Iterable[Metric]:
-        """Return the families by name, as `Collector` requires."""
+        """Return the same families: the registry reads only their names."""
         return self._families()
 
 
@@ -75,7 +77,8 @@ def process_metrics(
 
 
 def _gauges(*rows: tuple[str, str, float]) -> Iterator[Metric]:
-    return (GaugeMetricFamily(f"{OWN}_{name}", meaning, value) for name, meaning, value in rows)
+    """Yield gauges without labels. A row has a name, a description and a value."""
+    return (GaugeMetricFamily(f"{OWN}_{name}", description, value) for name, description, value in rows)
 
 
 def _service_metrics(readings: ServiceReadings, read_age_s: float) -> Iterator[Metric]:
@@ -93,7 +96,11 @@ def _service_metrics(readings: ServiceReadings, read_age_s: float) -> Iterator[M
     )
     yield from _gauges(
         ("ticker_age_seconds", "Seconds since time was last attested.", readings.ticker_age_s()),
-        ("topics_read_age_seconds", "Seconds since these topics were read.", read_age_s),
+        (
+            "topics_read_age_seconds",
+            "Seconds since the metrics last read the coordinator's topics.",
+            read_age_s,
+        ),
     )
 
 
@@ -111,7 +118,7 @@ def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
         ),
         (
             "transactions_follower_lag",
-            "Offsets of the topic of markers that are not read yet, while offsets are pending.",
+            "Records of the topic of markers that are not read yet, while offsets are pending.",
             summary.lag,
         ),
     )
@@ -139,8 +146,8 @@ def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
     yield filled(
         CounterMetricFamily(
             f"{OWN}_share_state_partitions",
-            "Partitions whose outcome was appended, by what was done: their state was initialized, deleted, "
-            "or found with a later state epoch.",
+            "Partitions whose outcome was appended, by what was done: their state was initialized, adopted "
+            "with a later state epoch, or deleted.",
             labels=("done",),
         ),
         (((done,), getattr(summary, done)) for done in ("initialized", "adopted", "deleted")),
@@ -162,18 +169,18 @@ def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
 
 
 def _replica_metrics(state: ReplicaState) -> Iterator[Metric]:
-    """Yield the metrics of the replica. Without one, all are 0."""
+    """Yield the metrics of the replica. If the replica is off, all are 0."""
     yield filled(
         GaugeMetricFamily(f"{OWN}_replica_phase", "1 for the replica's current phase.", labels=("phase",)),
         (((phase,), int(phase == state.phase)) for phase in PHASES),
     )
-    for name, meaning, count in (
+    for name, description, count in (
         ("answers", "Early answers appended.", state.answers),
         ("compared", "Early answers compared with the query's.", state.compared),
         ("differences", "Early answers that differed from the query's.", state.differences),
         ("seedings", "Replicas started from the query's state.", state.seedings),
     ):
-        yield CounterMetricFamily(f"{OWN}_replica_{name}", meaning, count)
+        yield CounterMetricFamily(f"{OWN}_replica_{name}", description, count)
     yield from _gauges(
         ("replica_lag_records", "Records of the requests topic not yet applied.", state.lag_records),
         (

@@ -1,7 +1,7 @@
 """The choice of groups and rows with their own series, for all metrics whose labels clients name.
 
-Clients create groups, members and committed offsets, and name most of them. Without a limit, one client could
-create any number of series.
+A row is a partition with a committed offset, or a member. Clients create groups, members and committed
+offsets, and name most of them. Without a limit, one client could create any number of series.
 """
 
 from collections import Counter
@@ -10,14 +10,19 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kafka_why.contract.kafka.snapshot import MemberSnapshot
-from kafka_why.lag.definitions import Ownership, Partition, PartitionLag, Troubles
+from kafka_why.grouping import grouped
+from kafka_why.lag.definitions import HarmfulLags, Ownership, Partition, PartitionLag
+
+# Otherwise each counter and histogram would have one more series, which nothing here reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 DEFAULT_GROUPS = 1_000
 ROWS_PER_GROUP = 20
-"""The number of partitions with series for each group in the limit, and the number of members."""
+"""The factor from the maximum number of groups with series to that of rows (see `SeriesBounds.rows`)."""
 LABEL_MAX_CHARS = 256
 """The maximum length of a client's name in a label. Names of topics are shorter."""
 
@@ -37,19 +42,19 @@ class SeriesBounds:
 
     @property
     def rows(self) -> int:
-        """The number of partitions of all groups that have series, and of members."""
+        """The maximum number of partitions with series, in all groups together, and the same for members."""
         return self.groups * ROWS_PER_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesSelection:
-    """The groups that have their own series at one scrape, and the number of those without."""
+    """The groups that have their own series at one scrape, and the number of all other groups (`others`)."""
 
     group_ids: frozenset[str] = frozenset()
     others: int = 0
 
     def own(self, groups: Mapping[str, T]) -> list[tuple[str, T]]:
-        """Return those of `groups` that have series, sorted by id."""
+        """Return the given groups that have series, sorted by id."""
         return [(group_id, groups[group_id]) for group_id in sorted(self.group_ids & groups.keys())]
 
     def rest(self, groups: Mapping[str, T]) -> list[T]:
@@ -61,16 +66,16 @@ class SeriesSelection:
 
 @dataclass(slots=True)
 class SeriesGroups:
-    """The candidates for series of their own, in order of arrival. Those that match the pattern come first.
+    """The candidates for series of their own, in order of arrival. Groups that match the pattern come first.
 
-    A group keeps its series until it ends, or until a matching group needs the slot. A free slot goes to the
-    next group.
+    A group keeps its series until it ends, or until a matching group needs the slot. The next group gets a
+    free slot.
     """
 
     bounds: SeriesBounds
     _matching: dict[str, None] = field(default_factory=dict)
     _others: dict[str, None] = field(default_factory=dict)
-    _unfit: set[str] = field(default_factory=set)
+    _unfit: set[str] = field(default_factory=set)  # ids that cannot be labels: too long or empty
 
     def add(self, group_id: str) -> None:
         """Add a group. A known group keeps its position."""
@@ -79,17 +84,20 @@ class SeriesGroups:
         elif group_id not in self._matching and group_id not in self._others:
             pattern = self.bounds.pattern
             is_matching = pattern is not None and pattern.fullmatch(group_id) is not None
-            (self._matching if is_matching else self._others)[group_id] = None
+            candidates = self._matching if is_matching else self._others
+            candidates[group_id] = None
 
     def remove(self, group_id: str) -> None:
+        """Remove a group that has ended."""
         self._matching.pop(group_id, None)
         self._others.pop(group_id, None)
         self._unfit.discard(group_id)
 
     def selection(self) -> SeriesSelection:
-        chosen = frozenset(islice(chain(self._matching, self._others), self.bounds.groups))
+        """Return the first candidates that have their own series, as many as the bounds allow."""
+        selected = frozenset(islice(chain(self._matching, self._others), self.bounds.groups))
         total = len(self._matching) + len(self._others) + len(self._unfit)
-        return SeriesSelection(chosen, total - len(chosen))
+        return SeriesSelection(selected, others=total - len(selected))
 
 
 def fits(*labels: str) -> bool:
@@ -99,17 +107,20 @@ def fits(*labels: str) -> bool:
 
 def first_rows(rows: Mapping[str, list[T]], rows_max: int) -> dict[str, list[T]]:
     """Return the first rows of each group, at most `rows_max` in total. All groups have the same limit."""
-    share = _fair_share(map(len, rows.values()), rows_max)
-    return {group_id: of_group[:share] for group_id, of_group in rows.items()}
+    limit = _fair_limit(map(len, rows.values()), rows_max)
+    return {group_id: of_group[:limit] for group_id, of_group in rows.items()}
 
 
-def _fair_share(sizes: Iterable[int], total: int) -> int:
-    """Return the row limit per group with which all groups together have at most `total` rows."""
+def _fair_limit(sizes: Iterable[int], total: int) -> int:
+    """Return a row limit per group, so that all groups together have at most `total` rows.
+
+    Rows that the small groups do not need raise the limit of the larger groups.
+    """
     ascending = sorted(sizes)
     for position, size in enumerate(ascending):
-        share = total // (len(ascending) - position)
-        if size > share:
-            return share
+        limit = total // (len(ascending) - position)  # of this group and of all larger ones
+        if size > limit:
+            return limit
         total -= size
     return ascending[-1] if ascending else 0
 
@@ -136,52 +147,41 @@ def add_others(
 ) -> GaugeMetricFamily:
     """Add one series for all groups without their own. Return the family.
 
-    It has the sum of these groups' `values`, or the result of `of_all`, without unknown values. `labels`
+    Its number is the sum of the groups' `values`, or their `of_all`. Values of None are ignored. `labels`
     follow the group's label.
     """
-    known = [value for value in values if value is not None]
-    return filled(family, [((_OTHERS, *labels), of_all(known))] if known else ())
+    known_values = [value for value in values if value is not None]
+    return filled(family, [((_OTHERS, *labels), of_all(known_values))] if known_values else ())
 
 
-# Durations as a histogram.
+def group_gauge(
+    name: str,
+    meaning: str,
+    groups: Mapping[str, T],
+    selection: SeriesSelection,
+    number_of: Callable[[T], float | None],
+) -> GaugeMetricFamily:
+    """Return a gauge of each group's number, and of the sum for the groups without their own series.
+
+    A group whose number is None has no series.
+    """
+    numbers = ((group_id, number_of(group)) for group_id, group in selection.own(groups))
+    series = (((group_id,), number) for group_id, number in numbers if number is not None)
+    family = filled(GaugeMetricFamily(name, meaning, labels=("consumergroup",)), series)
+    return add_others(family, map(number_of, selection.rest(groups)))
 
 
-# From an assignment without moves to members that take the default max.poll.interval.ms, in seconds.
-BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-
-
-@dataclass(slots=True)
-class DurationCounts:
-    """A histogram of durations since the start of this process."""
-
-    whole_ms: int = 0
-    # The number of durations within each bound that exceed the next smaller bound.
-    within: Counter[float] = field(default_factory=Counter)
-
-    def add(self, took_ms: int) -> None:
-        self.whole_ms += took_ms
-        self.within[next((b for b in BOUNDS_S if took_ms <= b * 1000), float("inf"))] += 1
-
-    def metric(self, name: str, meaning: str) -> Metric:
-        """Return the histogram as a Prometheus metric, in seconds."""
-        buckets: list[tuple[str, float]] = []
-        for bound in (*BOUNDS_S, float("inf")):
-            below = buckets[-1][1] if buckets else 0
-            buckets.append(("+Inf" if bound == float("inf") else str(bound), below + self.within[bound]))
-        family = HistogramMetricFamily(name, meaning)
-        family.add_metric((), buckets, self.whole_ms / 1000)
-        return family
-
-
-# The metrics of lags: those of kafka_exporter by partition, and the coordinator's own by topic.
+# From an assignment without moves, up to members that need the default max.poll.interval.ms (300 s).
+DURATION_BUCKETS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 EXPORTER = "kafka_consumergroup"
 OWN = "group_coordinator"
 
-_OF_TOPIC = ("consumergroup", "topic")
-_OF_PARTITION = (*_OF_TOPIC, "partition")
-_OF_MEMBER = ("consumergroup", "member_id", "client_id", "client_host")
+# The labels of a group's topic, partition or member.
+_TOPIC_LABELS = ("consumergroup", "topic")
+_PARTITION_LABELS = (*_TOPIC_LABELS, "partition")
+_MEMBER_LABELS = ("consumergroup", "member_id", "client_id", "client_host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,22 +190,23 @@ class GroupLags:
 
     lags: Mapping[Partition, PartitionLag]
     ownership: Ownership
-    troubles: Troubles
+    harmful_lags: HarmfulLags
     members: Collection[MemberSnapshot] = ()
 
 
-_TROUBLES: dict[str, tuple[str, Callable[[Troubles], Collection[Partition]]]] = {
+# By the name of a metric, its description and the partitions that it counts.
+_HARMFUL_LAGS: dict[str, tuple[str, Callable[[HarmfulLags], Collection[Partition]]]] = {
     "stuck_partitions": (
         "Partitions whose committed offset stays while records arrive and their owner keeps its session.",
-        lambda found: found.stuck,
+        lambda harmful: harmful.stuck,
     ),
     "partitions_falling_behind": (
         "Partitions whose lag rises although the group commits.",
-        lambda found: found.falling_behind,
+        lambda harmful: harmful.falling_behind,
     ),
     "partitions_without_owner": (
         "Partitions with records that wait and no member that holds them.",
-        lambda found: found.without_owner,
+        lambda harmful: harmful.without_owner,
     ),
 }
 
@@ -216,7 +217,7 @@ class LagTotals:
 
     records: int = 0
     ms: int | None = None  # greatest lag in time; None if none is known
-    troubles: Counter[str] = field(default_factory=Counter)
+    harmful_lags: Counter[str] = field(default_factory=Counter)
 
     def add(self, of_group: GroupLags) -> None:
         """Add a group."""
@@ -224,8 +225,8 @@ class LagTotals:
             self.records += lag.records or 0
             if lag.ms is not None:
                 self.ms = max(lag.ms, self.ms or 0)
-        for name, (_, of_trouble) in _TROUBLES.items():
-            self.troubles[name] += len(of_trouble(of_group.troubles))
+        for name, (_, partitions_of) in _HARMFUL_LAGS.items():
+            self.harmful_lags[name] += len(partitions_of(of_group.harmful_lags))
 
 
 def lag_gauges(
@@ -237,28 +238,33 @@ def lag_gauges(
 ) -> Iterator[Metric]:
     """Yield the gauges of groups with committed offsets, and the total of `others`.
 
-    At most `rows_max` partitions have series, with their topics: of each group, those that it committed
-    first.
+    At most `rows_max` partitions, and the topics of these, have series. Each group's partitions are selected
+    in the order in which it first committed them.
     """
-    shown = first_rows({g: list(groups[g].lags) for g in sorted(groups)}, rows_max)
-    topics = {g: sorted({topic for topic, _ in partitions}) for g, partitions in shown.items()}
-    offsets = {g: {p: lag.offset for p, lag in of.lags.items()} for g, of in groups.items()}
+    shown_partitions = first_rows({g: list(groups[g].lags) for g in sorted(groups)}, rows_max)
+    topics = {g: sorted({topic for topic, _ in partitions}) for g, partitions in shown_partitions.items()}
+    offsets = {g: {p: lag.offset for p, lag in group.lags.items()} for g, group in groups.items()}
     records = {
-        g: {p: lag.records for p, lag in of.lags.items() if lag.records is not None}
-        for g, of in groups.items()
+        g: {p: lag.records for p, lag in group.lags.items() if lag.records is not None}
+        for g, group in groups.items()
     }
-    yield from _by_partition("current_offset", "committed offset", offsets, shown)
-    each, total = _by_partition("lag", "records between the committed offset and the end", records, shown)
+    yield from _by_partition("current_offset", "committed offset", offsets, shown_partitions)
+    each, sums = _by_partition(
+        "lag", "records between the committed offset and the end", records, shown_partitions
+    )
     seconds = _lag_seconds(groups, topics)
-    troubles = {name: _trouble(name, groups, topics) for name in _TROUBLES}
+    harmful_lags = {name: _harmful_lag_gauge(name, groups, topics) for name in _HARMFUL_LAGS}
     if others is not None:
-        add_others(total, [others.records], "")
+        # Their label `topic` is empty, too.
+        add_others(sums, [others.records], "")
         add_others(seconds, [None if others.ms is None else others.ms / 1000], "")
-        for name, gauge in troubles.items():
-            add_others(gauge, [others.troubles[name]], "")
-    yield from (each, total, seconds, *troubles.values())
+        for name, gauge in harmful_lags.items():
+            add_others(gauge, [others.harmful_lags[name]], "")
+    yield from (each, sums, seconds, *harmful_lags.values())
     committed = sum(len(of_group.lags) for of_group in groups.values())
-    yield without_series("partitions", "Committed offsets", committed - sum(map(len, shown.values())))
+    yield without_series(
+        "partitions", "Committed offsets", committed - sum(map(len, shown_partitions.values()))
+    )
     if with_members:
         yield from _member_gauges(groups, rows_max)
 
@@ -270,70 +276,72 @@ def _by_partition(
     shown: Mapping[str, Sequence[Partition]],
 ) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     """Return two gauges: each shown partition, and the sum of all partitions by topic."""
-    each = GaugeMetricFamily(f"{EXPORTER}_{name}", f"Per partition: {meaning}.", labels=_OF_PARTITION)
-    total = GaugeMetricFamily(f"{EXPORTER}_{name}_sum", f"Per topic, the sum: {meaning}.", labels=_OF_TOPIC)
+    each = GaugeMetricFamily(f"{EXPORTER}_{name}", f"Per partition: {meaning}.", labels=_PARTITION_LABELS)
+    total = GaugeMetricFamily(
+        f"{EXPORTER}_{name}_sum", f"Per topic, the sum: {meaning}.", labels=_TOPIC_LABELS
+    )
     for group_id, partitions in shown.items():
-        known = values[group_id]
+        by_partition = values[group_id]
         sums: Counter[str] = Counter()
-        for (topic, _), value in known.items():
+        for (topic, _), value in by_partition.items():
             sums[topic] += value
         shown_topics = sorted(sums.keys() & {topic for topic, _ in partitions})
-        filled(each, (((group_id, t, str(n)), known[t, n]) for t, n in sorted(known.keys() & {*partitions})))
+        shown_partitions = sorted(by_partition.keys() & {*partitions})
+        filled(each, (((group_id, t, str(n)), by_partition[t, n]) for t, n in shown_partitions))
         filled(total, (((group_id, topic), sums[topic]) for topic in shown_topics))
     return each, total
 
 
 def _lag_seconds(groups: Mapping[str, GroupLags], topics: Mapping[str, Collection[str]]) -> GaugeMetricFamily:
     gauge = GaugeMetricFamily(
-        f"{OWN}_lag_seconds", "The greatest lag in time of a topic's partitions.", labels=_OF_TOPIC
+        f"{OWN}_lag_seconds", "The greatest lag in time of a topic's partitions.", labels=_TOPIC_LABELS
     )
     for group_id, shown in topics.items():
-        greatest: dict[str, int] = {}
+        greatest_ms: dict[str, int] = {}  # by topic
         for (topic, _), lag in groups[group_id].lags.items():
             if lag.ms is not None:
-                greatest[topic] = max(lag.ms, greatest.get(topic, 0))
-        known = sorted(greatest.keys() & set(shown))
-        filled(gauge, (((group_id, topic), greatest[topic] / 1000) for topic in known))
+                greatest_ms[topic] = max(lag.ms, greatest_ms.get(topic, 0))
+        with_lag = sorted(greatest_ms.keys() & set(shown))
+        filled(gauge, (((group_id, topic), greatest_ms[topic] / 1000) for topic in with_lag))
     return gauge
 
 
-def _trouble(
+def _harmful_lag_gauge(
     name: str, groups: Mapping[str, GroupLags], topics: Mapping[str, Collection[str]]
 ) -> GaugeMetricFamily:
     """Return the gauge of one kind of harmful lag: its number of partitions by topic."""
-    meaning, of_trouble = _TROUBLES[name]
-    gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=_OF_TOPIC)
+    description, partitions_of = _HARMFUL_LAGS[name]
+    gauge = GaugeMetricFamily(f"{OWN}_{name}", description, labels=_TOPIC_LABELS)
     for group_id, shown in topics.items():
-        counts = Counter(topic for topic, _ in of_trouble(groups[group_id].troubles))
+        counts = Counter(topic for topic, _ in partitions_of(groups[group_id].harmful_lags))
         filled(gauge, (((group_id, topic), counts[topic]) for topic in shown))
     return gauge
 
 
 def _member_gauges(groups: Mapping[str, GroupLags], rows_max: int) -> Iterator[Metric]:
     records = GaugeMetricFamily(
-        f"{OWN}_member_lag", "Per member: records that wait at its partitions.", labels=_OF_MEMBER
+        f"{OWN}_member_lag", "Per member: records that wait at its partitions.", labels=_MEMBER_LABELS
     )
     seconds = GaugeMetricFamily(
-        f"{OWN}_member_lag_seconds", "Per member: the greatest lag in time.", labels=_OF_MEMBER
+        f"{OWN}_member_lag_seconds", "Per member: the greatest lag in time.", labels=_MEMBER_LABELS
     )
-    shown = first_rows(
-        {g: [m for m in groups[g].members if fits(*_names(m))] for g in sorted(groups)}, rows_max
+    shown_members = first_rows(
+        {g: [m for m in groups[g].members if fits(*_member_labels(m))] for g in sorted(groups)}, rows_max
     )
-    for group_id, members in shown.items():
+    for group_id, members in shown_members.items():
         of_group = groups[group_id]
-        by_member: dict[str, list[PartitionLag]] = {}
-        for where, lag in of_group.lags.items():
-            by_member.setdefault(of_group.ownership.holders.get(where, ""), []).append(lag)
+        holders = of_group.ownership.holders
+        by_member = grouped((holders.get(partition, ""), lag) for partition, lag in of_group.lags.items())
         for member in members:
             lags = by_member.get(member.member_id, [])
-            records.add_metric((group_id, *_names(member)), sum(lag.records or 0 for lag in lags))
-            known = [lag.ms for lag in lags if lag.ms is not None]
-            if known:
-                seconds.add_metric((group_id, *_names(member)), max(known) / 1000)
+            records.add_metric((group_id, *_member_labels(member)), sum(lag.records or 0 for lag in lags))
+            known_ms = [lag.ms for lag in lags if lag.ms is not None]
+            if known_ms:
+                seconds.add_metric((group_id, *_member_labels(member)), max(known_ms) / 1000)
     yield from (records, seconds)
     all_members = sum(len(of_group.members) for of_group in groups.values())
-    yield without_series("members", "Members", all_members - sum(map(len, shown.values())))
+    yield without_series("members", "Members", all_members - sum(map(len, shown_members.values())))
 
 
-def _names(member: MemberSnapshot) -> tuple[str, str, str]:
+def _member_labels(member: MemberSnapshot) -> tuple[str, str, str]:
     return member.member_id, member.client_id, member.client_host

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -18,7 +18,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lag.brokers import LagPoller
+from kafka_why.lag.lag_poller import LagPoller
 from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.collector import MetricsStateCollector
@@ -27,18 +27,17 @@ from kafka_why.metrics.metrics_state import MetricsState
 from kafka_why.metrics.process import ProcessCollector, ServiceReadings, process_metrics
 from kafka_why.metrics.series import OWN, SeriesBounds
 from kafka_why.service_state import BatchesState, ServiceState, durations
-from kafka_why.topic_reader import FollowerThread, Record, TopicReader, reader_and_admin
+from kafka_why.topic_reader import Record, TopicReader, TopicsFollower, reader_and_admin
 
 _POLL_MS = 500
 log = structlog.get_logger()
 
 
-class MetricsFollower(FollowerThread):
+class MetricsFollower(TopicsFollower):
     """A thread that feeds `metrics_state` until stopped.
 
-    It reads all groups and offsets, and new records of other topics. `on_entry` gets every new history entry,
-    on this thread. After an outage of the broker, the missed records are read. `read_age_s` returns the age
-    of the last read.
+    It reads all groups and offsets, and new records of other topics. It calls `on_entry` with every new
+    history entry. After an outage of the broker, it reads the missed records.
     """
 
     def __init__(
@@ -48,13 +47,11 @@ class MetricsFollower(FollowerThread):
         metrics_state: MetricsState,
         on_entry: Callable[[HistoryEntry], None],
     ) -> None:
-        self._client_config = client_config
-        self._layout = layout
         self._metrics_state = metrics_state
         self._on_entry = on_entry
-        super().__init__("metrics-follower", "reading for the metrics")
+        super().__init__("metrics-follower", "reading for the metrics", client_config, layout)
         self._read_at_s = float("nan")
-        self._lag_poller = LagPoller(metrics_state)
+        self._lag_poller = LagPoller(metrics_state.lags)
 
     def start(self) -> None:
         """Start to read."""
@@ -77,17 +74,17 @@ class MetricsFollower(FollowerThread):
         return reader.ends(tables)
 
     def _follow(
-        self, reader: TopicReader, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
+        self, reader: TopicReader, admin: KafkaAdminClient, unreached_ends: dict[TopicPartition, int]
     ) -> None:
         while not self._stopped.is_set():
             try:
                 for record in reader.poll(_POLL_MS):
                     self._apply(record)
-                # The compacted topics first, up to their ends at the start.
-                if behind and reader.has_read(behind):
-                    behind = {}
-                if not behind:
-                    self._metrics_state.complete()
+                # Metrics are complete once the compacted topics are read to the ends they had at the start.
+                if unreached_ends and reader.has_read(unreached_ends):
+                    unreached_ends = {}
+                if not unreached_ends:
+                    self._metrics_state.mark_complete()
                     self._lag_poller.poll(admin)
             except KafkaError as error:
                 self._retry_later(error)
@@ -104,9 +101,6 @@ class MetricsFollower(FollowerThread):
                 self._on_entry(entry)
 
 
-# Otherwise each counter and histogram would have one more series, which nothing here reads.
-disable_created_metrics()  # type: ignore[no-untyped-call]
-
 BATCH_BUCKETS_S = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
 REBALANCE_BUCKETS_S = (0.1, 0.5, 1, 2.5, 5, 10, 20, 30, 45, 60, 120, 300, 600)
 
@@ -116,62 +110,66 @@ class BatchMetrics:
 
     def __init__(self, registry: CollectorRegistry, wall_s: Callable[[], float] = time.time) -> None:
         self._wall_s = wall_s
-        self._rows_dropped = 0
-        self._last_s = float("nan")
-        self._watermark_s: float | None = None
-        self._batch_at_s: float | None = None
-        self._duration = Histogram(
+        self._total_dropped = 0
+        self._last_duration_s = float("nan")
+        self._watermark_s: float | None = None  # None before the first batch with a watermark
+        self._last_batch_at_s: float | None = None  # None before the first batch
+        self._durations = Histogram(
             f"{OWN}_batch_duration_seconds",
             "From the beginning of a batch to its commit.",
             registry=registry,
             buckets=BATCH_BUCKETS_S,
         )
-        self._rows = Counter(
+        self._rows_counter = Counter(
             f"{OWN}_batch_input_rows", "Records read, including clock records.", registry=registry
         )
-        self._dropped = Counter(
+        self._dropped_counter = Counter(
             f"{OWN}_rows_dropped_by_watermark", "Requests that Spark dropped as late.", registry=registry
         )
-        for name, meaning, read in (
+        for name, description, read in (
             (
                 "event_time_lag_seconds",
                 "Seconds that the watermark is behind the clock.",
                 self._event_time_lag_s,
             ),
-            ("last_batch_duration_seconds", "Duration of the last committed batch.", lambda: self._last_s),
+            (
+                "last_batch_duration_seconds",
+                "Duration of the last committed batch.",
+                lambda: self._last_duration_s,
+            ),
             ("last_batch_age_seconds", "Seconds since a batch was last committed.", self._batch_age_s),
         ):
-            Gauge(f"{OWN}_{name}", meaning, registry=registry).set_function(read)
+            Gauge(f"{OWN}_{name}", description, registry=registry).set_function(read)
 
     def observe(self, batch: BatchProgress) -> None:
         """Count one batch."""
-        self._duration.observe(batch.total_ms / 1000)
-        self._last_s = batch.total_ms / 1000
-        self._rows_dropped += batch.rows_dropped
-        self._batch_at_s = self._wall_s()
-        self._rows.inc(batch.num_input_rows)
-        self._dropped.inc(batch.rows_dropped)
+        self._durations.observe(batch.total_ms / 1000)
+        self._last_duration_s = batch.total_ms / 1000
+        self._total_dropped += batch.rows_dropped
+        self._last_batch_at_s = self._wall_s()
+        self._rows_counter.inc(batch.num_input_rows)
+        self._dropped_counter.inc(batch.rows_dropped)
         if batch.watermark_ms:
             self._watermark_s = batch.watermark_ms / 1000
 
     def state(self) -> BatchesState:
-        """Return the figures of the batches so far."""
-        (family,) = self._duration.collect()
-        counted = [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
+        """Return the figures of all batches since the start of this process."""
+        (family,) = self._durations.collect()
+        bucket_counts = [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
         (sum_s,) = (sample.value for sample in family.samples if sample.name.endswith("_sum"))
         return BatchesState(
-            last_ms=_ms(self._last_s),
-            age_ms=_ms(self._batch_age_s()),
-            durations=durations(BATCH_BUCKETS_S, counted, sum_s),
-            time_lag_ms=_ms(self._event_time_lag_s()),
-            rows_dropped=self._rows_dropped,
+            last_ms=_to_ms(self._last_duration_s),
+            age_ms=_to_ms(self._batch_age_s()),
+            durations=durations(BATCH_BUCKETS_S, bucket_counts, sum_s),
+            time_lag_ms=_to_ms(self._event_time_lag_s()),
+            rows_dropped=self._total_dropped,
         )
 
     def _event_time_lag_s(self) -> float:
         return float("nan") if self._watermark_s is None else self._wall_s() - self._watermark_s
 
     def _batch_age_s(self) -> float:
-        return float("nan") if self._batch_at_s is None else self._wall_s() - self._batch_at_s
+        return float("nan") if self._last_batch_at_s is None else self._wall_s() - self._last_batch_at_s
 
 
 class RebalanceMetrics:
@@ -179,7 +177,7 @@ class RebalanceMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._began_ms: dict[str, int] = {}
-        self._duration = Histogram(
+        self._durations = Histogram(
             f"{OWN}_rebalance_duration_seconds",
             "From the beginning of a rebalance to the assignment, in the log's time.",
             registry=registry,
@@ -193,8 +191,7 @@ class RebalanceMetrics:
             case EntryType.PREPARING_REBALANCE if not event.observed:
                 self._began_ms.setdefault(event.group_id, event.at_ms)
             case EntryType.STABLE if event.group_id in self._began_ms:
-                began_ms = self._began_ms.pop(event.group_id)
-                self._duration.observe((event.at_ms - began_ms) / 1000)
+                self._durations.observe((event.at_ms - self._began_ms.pop(event.group_id)) / 1000)
             case EntryType.EMPTY | EntryType.GROUP_DELETED | EntryType.GROUP_CONVERTED:
                 self._began_ms.pop(event.group_id, None)
 
@@ -206,7 +203,7 @@ def service_state(
     return ServiceState(
         status=readings.status(),
         spark_restarts=readings.spark_restarts(),
-        ticker_age_ms=_ms(readings.ticker_age_s()),
+        ticker_age_ms=_to_ms(readings.ticker_age_s()),
         backlog_records=backlog_records,
         batches=batches,
         replica=None if readings.replica is None else readings.replica(),
@@ -215,7 +212,7 @@ def service_state(
     )
 
 
-def _ms(seconds: float) -> int | None:
+def _to_ms(seconds: float) -> int | None:
     return None if math.isnan(seconds) else max(round(seconds * 1000), 0)
 
 
@@ -223,12 +220,12 @@ class Metrics(Startable):
     """The server of one coordinator's metrics, until stopped.
 
     `log_rebalances` logs Kafka's sentences, `with_members` adds series of single members, and `series` limits
-    those of groups. `collectors` and `checks` (by path) are served, too: see `kafka_why.metrics.http`.
+    the series of groups. `collectors` and `checks` (by path) are served, too: see `kafka_why.metrics.http`.
 
-    `start` opens the port, before the coordinator starts: on a cluster that takes a minute, in which scrapes
-    and checks must be answered. It raises WebUnavailable if the port cannot be bound. Port 0 means any free
-    port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch` may be
-    called at any time.
+    `start` opens the port. Call it before the coordinator starts, because that may take a minute on a
+    cluster, and scrapes and checks must be answered meanwhile. It raises WebUnavailable if the port cannot be
+    bound. Port 0 means any free port. `follow` reads the topics, which exist once the coordinator has
+    started. `observe_batch` may be called at any time.
     """
 
     def __init__(
@@ -270,7 +267,7 @@ class Metrics(Startable):
         return self._http.url
 
     def start(self) -> None:
-        self._http = HttpPort(self._host, self._port, self._registry, self._checks, self._state)
+        self._http = HttpPort(self._host, self._port, self._registry, self._checks, self._encoded_state)
 
     def follow(self) -> None:
         """Start to read the groups, their offsets, and new history entries."""
@@ -292,7 +289,7 @@ class Metrics(Startable):
         backlog_records = self._metrics_state.backlog_records()
         return process_metrics(self._readings, self._follower.read_age_s(), backlog_records)
 
-    def _state(self) -> bytes:
+    def _encoded_state(self) -> bytes:
         backlog_records = self._metrics_state.backlog_records()
         return msgspec.json.encode(service_state(self._readings, self._batches.state(), backlog_records))
 
@@ -308,13 +305,13 @@ class Metrics(Startable):
 
 def log_sentence(event: HistoryEntry) -> None:
     """Log Kafka's sentence for the entry, if any."""
-    text = sentence(event)
+    text = kafka_sentence(event)
     if text is not None:
         log.info(text, **_fields(event))
 
 
-def sentence(event: HistoryEntry) -> str | None:
-    """Return Kafka's log sentence for the entry, or None."""
+def kafka_sentence(event: HistoryEntry) -> str | None:
+    """Return Kafka's log sentence for the entry, or None if Kafka logs nothing about it."""
     group, generation = event.group_id, event.generation
     match event.type:
         case EntryType.PREPARING_REBALANCE:
@@ -342,6 +339,7 @@ def sentence(event: HistoryEntry) -> str | None:
 
 
 def _fields(event: HistoryEntry) -> dict[str, object]:
+    """Return the fields of a log line about the entry, without those that it does not have."""
     fields = {
         "group": event.group_id,
         "generation": event.generation,

@@ -1,9 +1,9 @@
-"""Assembles notify: the threads that read topics and find problems, the outbox, and the courier, which sends
-messages from the outbox to the receiver, within a rate limit and with pauses after failures. The state of
-notify is kept in a file.
+"""Assembles the parts of the command `notify`: the threads that read topics and find problems, the outbox,
+and the courier.
 
-The file of the state is replaced after the receiver has accepted a message. After a crash between the two,
-the message is sent again, so none is lost.
+The courier sends messages from the outbox to the receiver, within a rate limit and with pauses after
+failures. It replaces the state file after the receiver has accepted a message. If notify crashes before that,
+it sends the message again, so none is lost.
 """
 
 import random
@@ -22,9 +22,9 @@ from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.lag.definitions import STUCK_MS, WINDOW_MS
 from kafka_why.lifetimes import BackgroundThread, OutageWarning, Startable
 from kafka_why.local_files import FolderError, FolderNotWritable, LocalFiles
-from kafka_why.notify.events import EndedRebalances, EventsFollower, OffsetsEvents, PolledEvents, ends_of
-from kafka_why.notify.messages import Filter, Link, Message, Outbox, Position, Status, Taken
-from kafka_why.notify.problems import Episodes, Sources, TroublesThread
+from kafka_why.notify.events import EventsFollower, OffsetsEvents, PolledEvents, RebalanceMessages, ends_of
+from kafka_why.notify.messages import Filter, Link, Message, Outbox, Position, Status, TakenMessages
+from kafka_why.notify.problems import Episodes, ProblemsThread, Sources
 from kafka_why.notify.receiver import Answer, Verdict
 from kafka_why.notify.request_bodies import Shape
 from kafka_why.now import now_ms
@@ -35,16 +35,18 @@ from kafka_why.topic_reader import BrokersOwn, FollowerThread
 
 FILE = "notify.json"
 VERSION = 1
+"""The version of the state file."""
 
 
 class _Content(Struct, kw_only=True):
-    """The content of the file."""
+    """The content of the state file."""
 
     version: int
     topic: str
-    positions: dict[int, Position] = {}
-    told: list[str] = []  # ids of accepted messages whose rebalances end after the positions
-    open: dict[str, Message] = {}
+    positions: dict[int, Position] = {}  # by partition of the topic
+    # The ids of accepted messages that are found again when reading restarts at the positions.
+    told: list[str] = []
+    open: dict[str, Message] = {}  # see `StateFile.open_problems`, by message id
 
 
 _decoder = msgspec.json.Decoder(_Content)
@@ -58,7 +60,7 @@ class StateFile:
 
     def __init__(self, folder: Path, topic: str) -> None:
         self._files = LocalFiles(folder)
-        self._content = _read(self._files, folder / FILE, topic)
+        self._content = _read_content(self._files, folder / FILE, topic)
 
     @property
     def positions(self) -> dict[int, Position]:
@@ -67,34 +69,39 @@ class StateFile:
 
     @property
     def sent(self) -> frozenset[str]:
-        """The ids of messages that were sent although their rebalances end after the positions."""
+        """The ids of sent messages that are found again when reading restarts at `positions`."""
         return frozenset(self._content.told)
 
     @property
-    def open(self) -> list[Message]:
-        """The troubles of which only the beginning was sent."""
+    def open_problems(self) -> list[Message]:
+        """The BEGAN messages of problems whose end has not been sent."""
         return list(self._content.open.values())
 
-    def deliver(self, messages: Sequence[Message], taken: Taken) -> None:
-        """Record that the receiver has accepted these messages, or never will. `save` writes the record."""
+    def mark_done(self, messages: Sequence[Message], taken: TakenMessages) -> None:
+        """Mark messages as done (accepted, or refused for good), and the positions in `taken` as reached.
+
+        Call `save` to write the file.
+        """
         content = self._content
         for message in messages:
             if message.status is Status.BEGAN:
                 content.open[message.id] = message
             elif message.status is Status.ENDED:
                 content.open.pop(message.id, None)
-        ids = [message.id for message in taken.beyond if message.status is Status.HAPPENED]
+        # Only messages about rebalances are found again by reading. Problems are in `open`.
+        found_again = [message.id for message in taken.after_positions if message.status is Status.HAPPENED]
         if taken.positions is None:
-            content.told += ids
+            content.told += found_again
         else:
-            content.positions, content.told = dict(taken.positions), ids
+            content.positions, content.told = dict(taken.positions), found_again
 
     def save(self) -> None:
         """Write the file, or replace it. Raises FolderNotWritable."""
         self._files.write(FILE, msgspec.json.encode(self._content))
 
 
-def _read(files: LocalFiles, path: Path, topic: str) -> _Content:
+def _read_content(files: LocalFiles, path: Path, topic: str) -> _Content:
+    """Return the content of the state file, empty if there is no file. Raises FolderError."""
     try:
         content = _decoder.decode(files.read(FILE))
     except FileNotFoundError:
@@ -110,12 +117,13 @@ def _read(files: LocalFiles, path: Path, topic: str) -> _Content:
     return content
 
 
-KEEP_INTERVAL_S = 5.0
+SAVE_INTERVAL_S = 5.0
 """The interval at which positions are saved while there is nothing to send."""
 
 MINUTE_S = 60.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+"""The first and the longest pause after failures, before the random part is subtracted."""
 LONGEST_RETRY_AFTER_S = 600.0
 """The maximum pause that a receiver can ask for."""
 
@@ -126,11 +134,11 @@ class RateLimit:
     """A limit of `per_minute` requests in any minute. Times are seconds of a monotonic clock."""
 
     def __init__(self, per_minute: int) -> None:
-        self._sent_s: deque[float] = deque(maxlen=per_minute)
+        self._sent_s: deque[float] = deque(maxlen=per_minute)  # times of the last `per_minute` requests
 
     def wait_s(self, now_s: float) -> float:
         """Return the seconds until the next request may be sent."""
-        if len(self._sent_s) < (self._sent_s.maxlen or 1):
+        if len(self._sent_s) != self._sent_s.maxlen:  # fewer requests since the start
             return 0.0
         return max(self._sent_s[0] + MINUTE_S - now_s, 0.0)
 
@@ -164,10 +172,11 @@ class BackOff:
         self._next_s = FIRST_PAUSE_S
 
 
-class Courier:
-    """The sender of the outbox's messages. For use by one thread.
+class Courier(BackgroundThread):
+    """The thread that sends the outbox's messages until stopped. Close the outbox before `stop`.
 
-    `post` sends a body. `now_s` is a monotonic clock, and `now_ms` is the time of day.
+    `stop` waits for a request under way and saves what was delivered. `post` sends a body. `now_s` is a
+    monotonic clock, and `now_ms` is the time of day.
     """
 
     def __init__(
@@ -190,19 +199,29 @@ class Courier:
         self._back_off = back_off
         self._now_s = now_s
         self._now_ms = now_ms
-        self._failing = OutageWarning("sending to the receiver", now_s)
-        self._keeping = OutageWarning("saving the position", now_s)
-        self._at_once = shape.max_messages
-        self._pause_until_s = self._kept_at_s = float("-inf")
-        self._is_kept = True
+        self._sending_outage = OutageWarning("sending to the receiver", now_s)
+        self._saving_outage = OutageWarning("saving the position", now_s)
+        self._messages_per_request = shape.max_messages
+        self._pause_until_s = self._saved_at_s = float("-inf")
+        self._is_saved = True  # False if the file could not be written
+        super().__init__("notify-courier")
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            wait_s = self.turn()
+            if wait_s is None:
+                self._outbox.wait(SAVE_INTERVAL_S)
+            else:
+                self._stopped.wait(wait_s)
+        self.save_delivered()
 
     def turn(self) -> float | None:
         """Send at most one request. Return the seconds until the next turn, or None if nothing is left."""
         now_s = self._now_s()
-        messages = self._outbox.head(self._at_once)
+        messages = self._outbox.head(self._messages_per_request)
         if not messages:
-            if now_s - self._kept_at_s >= KEEP_INTERVAL_S:
-                self.keep()
+            if now_s - self._saved_at_s >= SAVE_INTERVAL_S:
+                self.save_delivered()
             return None
         wait_s = max(self._pause_until_s - now_s, self._rate_limit.wait_s(now_s))
         if wait_s > 0:
@@ -210,76 +229,60 @@ class Courier:
         self._rate_limit.sent(now_s)
         answer = self._post(self._shape.body(messages, self._now_ms()))
         if answer.verdict is Verdict.FAILED:
-            self._failing.failed(ReceiverFailed(answer.reason))
+            self._sending_outage.failed(ReceiverFailed(answer.reason))
             self._pause_until_s = self._now_s() + self._back_off.failed(answer.retry_after_s)
             return 0
         self._back_off.worked()
-        self._failing.worked()
+        self._sending_outage.worked()
         if answer.verdict is Verdict.REFUSED and len(messages) > 1:
-            self._at_once = len(messages) // 2  # find the refused message without losing the others
+            # Find the refused message without losing the others.
+            self._messages_per_request = len(messages) // 2
         else:
-            self._delivered(messages, answer)
+            self._record_answer(messages, answer)
         return 0
 
-    def keep(self) -> None:
+    def save_delivered(self) -> None:
         """Save what was delivered. If that fails, messages are sent again after the next start."""
-        taken = self._outbox.take(0)
+        taken = self._outbox.take(0)  # no message, but positions that no waiting message precedes
         if taken.positions is not None:
-            self._state_file.deliver([], taken)
-        if taken.positions is not None or not self._is_kept:
+            self._state_file.mark_done([], taken)
+        if taken.positions is not None or not self._is_saved:
             self._save()
 
-    def _delivered(self, messages: Sequence[Message], answer: Answer) -> None:
+    def _record_answer(self, messages: Sequence[Message], answer: Answer) -> None:
+        """Log and save that the receiver accepted the messages, or refused the only one of a request.
+
+        A refused message is dropped. The next request may be of full size again.
+        """
         for message in messages:
-            about = {"kind": message.kind, "status": str(message.status), "group": message.group}
+            fields = {"kind": message.kind, "status": str(message.status), "group": message.group}
             if answer.verdict is Verdict.REFUSED:
-                log.error("the receiver refuses a message, which is dropped", why=answer.reason, **about)
+                log.error("the receiver refuses a message, which is dropped", why=answer.reason, **fields)
             else:
-                log.info("message delivered", **about)
-        self._at_once = self._shape.max_messages
-        self._state_file.deliver(messages, self._outbox.take(len(messages)))
+                log.info("message delivered", **fields)
+        self._messages_per_request = self._shape.max_messages
+        self._state_file.mark_done(messages, self._outbox.take(len(messages)))
         self._save()
 
     def _save(self) -> None:
-        self._kept_at_s = self._now_s()
+        self._saved_at_s = self._now_s()
         try:
             self._state_file.save()
         except FolderNotWritable as error:
-            self._is_kept = False
-            self._keeping.failed(error)
+            self._is_saved = False
+            self._saving_outage.failed(error)
         else:
-            self._is_kept = True
-            self._keeping.worked()
+            self._is_saved = True
+            self._saving_outage.worked()
 
 
 class ReceiverFailed(Exception):
     """The receiver did not accept a request. The message says why, without the receiver's address."""
 
 
-class CourierThread(BackgroundThread):
-    """The thread that calls `Courier.turn` until stopped. Close the outbox before `stop`.
-
-    `stop` waits for a request under way and saves what was delivered.
-    """
-
-    def __init__(self, courier: Courier, outbox: Outbox) -> None:
-        self._courier = courier
-        self._outbox = outbox
-        super().__init__("notify-courier")
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            wait_s = self._courier.turn()
-            if wait_s is None:
-                self._outbox.wait(KEEP_INTERVAL_S)
-            else:
-                self._stopped.wait(wait_s)
-        self._courier.keep()
-
-
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
-"""The time after a start in which this process may not yet detect what the previous one detected: see
-`Episodes`.
+"""The time after a start in which this process may not yet detect a problem that the previous process
+detected (see `Episodes`).
 """
 _READER = "notify"
 
@@ -296,12 +299,12 @@ class Delivery:
 class Notifier(Startable):
     """The threads of `notify`, which read and send until stopped.
 
-    The state of notify is saved in `folder` (`kafka_why.notify.courier`). `source` is the topic that it
-    reads, or polls of the groups. Polls have no positions, so rebalances that ended while notify did not run
-    are not sent.
+    The state file is in `folder`. `source` is the coordinator's topics, or the source for groups of the
+    brokers' own coordinator. Polls have no positions, so rebalances that ended while notify did not run are
+    not sent. `wanted` selects the messages, and `link` returns their links to the page.
 
-    At the first start the constructor saves the ends of the topic. It raises FolderError if the folder
-    belongs to another topic or cannot be written, and KafkaError.
+    At the first start the constructor saves the ends of the topic. It raises KafkaError, or FolderError if
+    the folder belongs to another topic or cannot be written.
     """
 
     def __init__(
@@ -318,35 +321,36 @@ class Notifier(Startable):
         topic = KAFKAS_OFFSETS_TOPIC if layout is None else layout.events_topic
         state_file = StateFile(folder, topic)
         if source is not BrokersOwn.POLLS and not state_file.positions:  # the first start
-            state_file.deliver([], Taken(ends_of(client_config, topic), []))
+            ends = ends_of(client_config, topic)
+            state_file.mark_done([], TakenMessages(positions=ends, after_positions=[]))
             state_file.save()
         self._outbox = outbox = Outbox()
         fleet = Fleet(layout)
-        ended = EndedRebalances(outbox, wanted, link, state_file.sent)
+        rebalance_messages = RebalanceMessages(outbox, wanted, link, state_file.sent)
         readers: tuple[GroupsFollower | OffsetsEvents | PolledEvents, *tuple[FollowerThread, ...]]
         topics = None
         if source is BrokersOwn.POLLS:
-            readers = (PolledEvents(client_config, fleet, ended),)
+            readers = (PolledEvents(client_config, fleet, rebalance_messages),)
         elif layout is None:
-            readers = (OffsetsEvents(client_config, fleet, ended, state_file.positions),)
+            readers = (OffsetsEvents(client_config, fleet, rebalance_messages, state_file.positions),)
         else:
             topics = ServiceTopics(is_observed=layout.is_observed)
             readers = (
                 GroupsFollower(client_config, layout, fleet, _READER),
-                EventsFollower(client_config, layout, ended, state_file.positions),
+                EventsFollower(client_config, layout, rebalance_messages, state_file.positions),
                 ServiceFollower(client_config, layout, topics, _READER),
             )
         state = None if metrics_url is None else StateReader(metrics_url)
         sources = Sources(fleet, topics, state, readers[0].read_age_s)
         episodes = Episodes(
-            state_file.open,
+            state_file.open_problems,
             settled_ms=now_ms() + SETTLED_MS,
             is_wanted=wanted.wants,
             link=link,
             again_ms=delivery.shape.again_ms,
         )
-        self._readers = (*readers, TroublesThread(sources, episodes, outbox))
-        courier = Courier(
+        self._readers = (*readers, ProblemsThread(sources, episodes, outbox))
+        self._courier = Courier(
             outbox,
             delivery.post,
             delivery.shape,
@@ -354,7 +358,6 @@ class Notifier(Startable):
             RateLimit(delivery.per_minute),
             BackOff(random.random),
         )
-        self._courier = CourierThread(courier, outbox)
 
     def start(self) -> None:
         """Start the threads."""

@@ -1,5 +1,8 @@
 """The threads that follow history entries from the saved position, find the rebalances that have ended, and
 put messages about them into the outbox.
+
+At a start, they also read earlier entries, for context. These entries are marked `is_sent`: messages about
+the rebalances that they end were sent before, or are not wanted.
 """
 
 from collections import OrderedDict, deque
@@ -18,9 +21,9 @@ from kafka_why.notify.messages import Filter, Link, Outbox, Position, rebalance_
 from kafka_why.now import now_ms
 from kafka_why.page.cluster_followers import OffsetsFollower, PollingFollower
 from kafka_why.page.fleet import WINDOW_MS, Fleet
-from kafka_why.stored_groups import GroupNews
+from kafka_why.stored_groups import GroupUpdate
 from kafka_why.stored_log import StoredLog
-from kafka_why.topic_reader import FollowerThread, Record, TopicReader
+from kafka_why.topic_reader import Record, TopicReader, TopicsFollower
 from kafka_why.why.history import entry_in
 from kafka_why.why.model import Rebalance
 from kafka_why.why.report import analyze
@@ -31,7 +34,7 @@ KEPT_REBALANCES = 3
 earlier assignments.
 """
 KEPT_ENTRIES = 500
-"""The minimum number of a group's entries that are kept, because the assignment in force may be old."""
+"""The minimum number of a group's entries that are kept, because its current assignment may be old."""
 MAX_GROUP_ENTRIES = 20_000
 """The maximum number of entries kept for one group. A rebalance with more loses its beginning."""
 MAX_ENTRIES = 120_000
@@ -39,10 +42,11 @@ MAX_ENTRIES = 120_000
 ago are forgotten first.
 """
 
-_Name: TypeAlias = tuple[str, int | None, int | None]
+_RebalanceKey: TypeAlias = tuple[str, int | None, int | None]
+"""The incarnation, the time at which the rebalance ended, and its new generation."""
 
 
-class Ended(NamedTuple):
+class EndedRebalance(NamedTuple):
     """A rebalance that has ended, with the names of the group's members."""
 
     group_id: str
@@ -55,12 +59,13 @@ class _Group:
     """The recent entries of a group."""
 
     entries: deque[HistoryEntry] = field(default_factory=deque)
-    # Rebalances that `take_ended` need not return; None until an entry may end another one.
-    sent: set[_Name] | None = None
+    # The ended rebalances that the previous process sent, or that were already returned. None until the first
+    # entry that is not `is_sent`.
+    handled: set[_RebalanceKey] | None = None
 
 
-class Rebalances:
-    """The recent entries of all groups, in which `take_ended` finds ended rebalances. For use by one thread.
+class RebalanceFinder:
+    """A finder of ended rebalances in the recent entries of all groups. For use by one thread.
 
     The entries of a group must come in order. A repeated entry has no effect.
     """
@@ -68,60 +73,62 @@ class Rebalances:
     def __init__(self) -> None:
         self._reader = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
         self._groups: OrderedDict[str, _Group] = OrderedDict()
-        self._changed: dict[str, None] = {}
-        self._entries = 0
+        self._changed_groups: dict[str, None] = {}  # since the last call of `take_ended`, in order
+        self._total_entries = 0
 
     def add(self, entry: HistoryEntry, *, is_sent: bool) -> None:
-        """Add an entry. If `is_sent`, a rebalance that it ends is not returned."""
+        """Add an entry. If `is_sent`, `take_ended` does not return a rebalance that this entry ends."""
         if not self._reader.is_new(entry):
             return
         group = self._groups.setdefault(entry.group_id, _Group())
         self._groups.move_to_end(entry.group_id)
         if not is_sent:
-            if group.sent is None:
-                group.sent = set(map(_name, _ended(group.entries)))
-            self._changed[entry.group_id] = None
+            if group.handled is None:
+                group.handled = set(map(_rebalance_key, _ended_rebalances(group.entries)))
+            self._changed_groups[entry.group_id] = None
         group.entries.append(entry)
-        self._entries += 1
+        self._total_entries += 1
         if len(group.entries) > MAX_GROUP_ENTRIES:
             group.entries.popleft()
-            self._entries -= 1
+            self._total_entries -= 1
 
-    def take_ended(self) -> list[Ended]:
+    def take_ended(self) -> list[EndedRebalance]:
         """Return the rebalances that ended since the last call, in order within each group."""
-        found = []
-        for group_id in self._changed:
-            found += self._ended_of(group_id, self._groups[group_id])
-        self._changed.clear()
-        while self._entries > MAX_ENTRIES and len(self._groups) > 1:
-            _, forgotten = self._groups.popitem(last=False)
-            self._entries -= len(forgotten.entries)
-        return found
+        ended: list[EndedRebalance] = []
+        for group_id in self._changed_groups:
+            ended += self._newly_ended(group_id, self._groups[group_id])
+        self._changed_groups.clear()
+        while self._total_entries > MAX_ENTRIES and len(self._groups) > 1:
+            _, oldest_group = self._groups.popitem(last=False)
+            self._total_entries -= len(oldest_group.entries)
+        return ended
 
-    def _ended_of(self, group_id: str, group: _Group) -> list[Ended]:
-        assert group.sent is not None, "only changed groups are read"
+    def _newly_ended(self, group_id: str, group: _Group) -> list[EndedRebalance]:
+        """Return the rebalances of a group that have ended since the last call, and drop its old entries."""
+        assert group.handled is not None, "`add` sets it for every changed group"
         analysis = analyze(group.entries, from_start=False)
         ended = [r for r in analysis.rebalances if r.ended_ms is not None]
-        new = [r for r in ended if _name(r) not in group.sent]
-        group.sent = set(map(_name, ended))
-        self._forget(group, analysis.rebalances)
-        return [Ended(group_id, r, analysis.names) for r in new]
+        new = [r for r in ended if _rebalance_key(r) not in group.handled]
+        group.handled = set(map(_rebalance_key, ended))
+        self._drop_old_entries(group, analysis.rebalances)
+        return [EndedRebalance(group_id, r, analysis.names) for r in new]
 
-    def _forget(self, group: _Group, found: list[Rebalance]) -> None:
-        if len(found) < KEPT_REBALANCES:
+    def _drop_old_entries(self, group: _Group, rebalances: list[Rebalance]) -> None:
+        """Remove a group's entries before its last KEPT_REBALANCES rebalances, but keep KEPT_ENTRIES."""
+        if len(rebalances) < KEPT_REBALANCES:
             return
-        kept_ms = found[-KEPT_REBALANCES].began_ms
-        while len(group.entries) > KEPT_ENTRIES and group.entries[0].at_ms < kept_ms:
+        kept_from_ms = rebalances[-KEPT_REBALANCES].began_ms
+        while len(group.entries) > KEPT_ENTRIES and group.entries[0].at_ms < kept_from_ms:
             group.entries.popleft()
-            self._entries -= 1
+            self._total_entries -= 1
 
 
-def _ended(entries: Iterable[HistoryEntry]) -> list[Rebalance]:
-    known = list(entries)
-    return [r for r in analyze(known).rebalances if r.ended_ms is not None] if known else []
+def _ended_rebalances(entries: Iterable[HistoryEntry]) -> list[Rebalance]:
+    history = list(entries)
+    return [r for r in analyze(history).rebalances if r.ended_ms is not None] if history else []
 
 
-def _name(r: Rebalance) -> _Name:
+def _rebalance_key(r: Rebalance) -> _RebalanceKey:
     """Return a key that stays the same when a rebalance's first entries are forgotten."""
     return r.incarnation, r.ended_ms, r.generation_to
 
@@ -139,10 +146,10 @@ def ends_of(client_config: ClientConfig, topic: str) -> dict[int, Position]:
     return {partition.partition: Position(end, now_ms()) for partition, end in ends.items()}
 
 
-class EndedRebalances:
-    """The source of messages about ended rebalances, which go into the outbox if they are wanted.
+class RebalanceMessages:
+    """A source of messages about ended rebalances. It puts messages that `wanted` selects into the outbox.
 
-    For one thread. `sent` are the ids of messages already sent.
+    For one thread. `sent` has the ids of messages that the previous process sent.
     """
 
     def __init__(self, outbox: Outbox, wanted: Filter, link: Link, sent: Collection[str]) -> None:
@@ -150,45 +157,50 @@ class EndedRebalances:
         self._wanted = wanted
         self._link = link
         self._sent = sent
-        self._rebalances = Rebalances()
+        self._finder = RebalanceFinder()
 
     def add(self, entry: object, *, is_sent: bool) -> None:
-        """Apply an entry of a Kafka group, and ignore others. If `is_sent`, the entry is only context."""
+        """Apply an entry of a Kafka group, and ignore other entries. If `is_sent`, it is only context."""
         if isinstance(entry, HistoryEntry):
-            self._rebalances.add(entry, is_sent=is_sent)
+            self._finder.add(entry, is_sent=is_sent)
 
-    def add_news(self, news: Iterable[GroupNews]) -> None:
+    def add_updates(self, updates: Iterable[GroupUpdate]) -> None:
         """Apply the new entries of groups."""
-        for group in news:
+        for group in updates:
             for entry in group.entries:
                 self.add(entry, is_sent=False)
 
-    def add_first(self, news: Iterable[GroupNews], positions: Mapping[int, Position], since_ms: int) -> None:
-        """Apply the entries of the first read since `since_ms`.
+    def add_first_updates(
+        self, updates: Iterable[GroupUpdate], positions: Mapping[int, Position], since_ms: int
+    ) -> None:
+        """Apply the entries of the first read, without those before `since_ms`.
 
         Entries before `positions` are only context.
         """
-        for group in news:
+        for group in updates:
             position = positions.get(group.partition)
             for entry, offset in zip(group.entries, group.entry_offsets, strict=True):
                 if entry.at_ms >= since_ms:
                     self.add(entry, is_sent=position is not None and offset < position.offset)
 
-    def put(self, positions: Mapping[int, Position]) -> bool:
+    def put_messages(self, positions: Mapping[int, Position]) -> bool:
         """Put messages about ended rebalances into the outbox, with `positions`.
 
         Wait while the outbox is full. Return False if the outbox was closed.
         """
-        found = (rebalance_message(*ended, self._link) for ended in self._rebalances.take_ended())
+        messages = (
+            rebalance_message(ended.group_id, ended.rebalance, ended.names, self._link)
+            for ended in self._finder.take_ended()
+        )
         at_ms = now_ms()
-        messages = [one for one in found if self._wanted.wants(one, at_ms) and one.id not in self._sent]
-        return self._outbox.put(messages, dict(positions))
+        to_send = [one for one in messages if self._wanted.wants(one, at_ms) and one.id not in self._sent]
+        return self._outbox.put(to_send, dict(positions))
 
 
-class EventsFollower(FollowerThread):
+class EventsFollower(TopicsFollower):
     """The thread that reads the events topic from `positions` on.
 
-    It passes entries and positions to `ended`. A partition without a position is new, and is read from its
+    It passes entries and positions to `messages`. A partition without a position is new, and is read from its
     beginning. The entries of the hour before the positions are read, too, because they have the rebalances'
     causes and earlier assignments. The thread retries while no broker is available.
     """
@@ -197,15 +209,13 @@ class EventsFollower(FollowerThread):
         self,
         client_config: ClientConfig,
         layout: TopicLayout,
-        ended: EndedRebalances,
+        messages: RebalanceMessages,
         positions: Mapping[int, Position],
     ) -> None:
-        self._client_config = client_config
-        self._layout = layout
-        self._ended = ended
+        self._messages = messages
         self._positions = dict(positions)
-        self._has_context = False
-        super().__init__("notify-events", "reading the events topic for notify")
+        self._has_context = False  # True once the entries before the positions need not be read again
+        super().__init__("notify-events", "reading the events topic for notify", client_config, layout)
 
     def _connect_and_follow(self) -> None:
         with TopicReader(
@@ -214,62 +224,64 @@ class EventsFollower(FollowerThread):
             timeout_ms=_BROKER_TIMEOUT_MS,
         ) as reader:
             self._start(reader)
-            is_open = self._ended.put(self._positions)
-            while is_open and not self._stopped.is_set():
+            is_outbox_open = self._messages.put_messages(self._positions)
+            while is_outbox_open and not self._stopped.is_set():
                 records = reader.poll(_POLL_MS)
                 if records:
-                    is_open = self._take(records)
+                    is_outbox_open = self._apply(records)
                 self._worked()
-            if not is_open:
+            if not is_outbox_open:
                 self._stopped.set()  # nothing more can be sent
 
     def _start(self, reader: TopicReader) -> None:
-        """Find all partitions' positions, and start reading there or, the first time, an hour before."""
+        """Start reading at the saved positions. The first time, start an hour earlier, for context."""
         partitions = reader.partitions_of(self._layout.events_topic)
         beginnings, ends = reader.beginnings(partitions), reader.ends(partitions)
-        at = {}
+        start_at = {}
         for partition in partitions:
             begin, end = beginnings[partition], ends[partition]
-            kept = self._positions.get(partition.partition, Position(begin, now_ms()))
-            self._positions[partition.partition] = kept = within(partition, kept, begin, end)
-            at[partition] = kept.offset
+            saved = self._positions.get(partition.partition, Position(begin, now_ms()))
+            position = self._positions[partition.partition] = restart_position(partition, saved, begin, end)
+            start_at[partition] = position.offset
             if not self._has_context:
-                found = reader.offsets_at([partition], kept.at_ms - WINDOW_MS)[partition]
-                at[partition] = kept.offset if found is None else min(found, kept.offset)
-        reader.start(at=at)
+                hour_earlier = reader.offsets_at([partition], position.at_ms - WINDOW_MS)[partition]
+                if hour_earlier is not None:
+                    start_at[partition] = min(hour_earlier, position.offset)
+        reader.start(at=start_at)
         self._has_context = True
 
-    def _take(self, records: Iterable[Record]) -> bool:
+    def _apply(self, records: Iterable[Record]) -> bool:
+        """Pass on the records' entries and advance the positions. Return False if the outbox was closed."""
         for record in records:
-            position = self._positions[record.partition]
-            is_sent = record.offset < position.offset
+            is_sent = record.offset < self._positions[record.partition].offset
             for entry in entry_in(record.value or b"", (record.key or b"").decode(errors="replace")):
-                self._ended.add(entry, is_sent=is_sent)
+                self._messages.add(entry, is_sent=is_sent)
             if not is_sent:
                 self._positions[record.partition] = Position(record.offset + 1, record.timestamp)
-        return self._ended.put(self._positions)
+        return self._messages.put_messages(self._positions)
 
 
 class OffsetsEvents(OffsetsFollower):
-    """The thread that reads `__consumer_offsets` for a fleet, and passes the resulting entries to `ended`.
+    """The thread that reads `__consumer_offsets` for a fleet, and passes the resulting entries to `messages`.
 
-    Rebalances before the fleet's window are not sent. A warning is then logged.
+    The fleet is all groups with their entries of the last hour, the window. Rebalances before the window are
+    not sent. The constructor logs a warning if there may be any.
     """
 
     def __init__(
         self,
         client_config: ClientConfig,
         fleet: Fleet,
-        ended: EndedRebalances,
+        messages: RebalanceMessages,
         positions: Mapping[int, Position],
     ) -> None:
         super().__init__(client_config, fleet, "notify")
-        self._ended = ended
+        self._messages = messages
         self._first_positions = dict(positions)
-        self._held_back: dict[str, list[GroupNews]] = {}
-        kept_ms = min((position.at_ms for position in positions.values()), default=now_ms())
-        if kept_ms < now_ms() - WINDOW_MS:
-            log.warning("rebalances that ended more than an hour ago are not sent", last_read_ms=kept_ms)
+        self._held_back: dict[str, list[GroupUpdate]] = {}  # by group, until the fleet is complete
+        last_read_ms = min((position.at_ms for position in positions.values()), default=now_ms())
+        if last_read_ms < now_ms() - WINDOW_MS:
+            log.warning("rebalances that ended more than an hour ago are not sent", last_read_ms=last_read_ms)
 
     def _step(self, stored: StoredLog, admin: KafkaAdminClient) -> None:
         was_complete = self._fleet.is_complete
@@ -277,41 +289,47 @@ class OffsetsEvents(OffsetsFollower):
         if not self._fleet.is_complete:
             return
         if not was_complete:
-            for news in self._held_back.values():
-                self._ended.add_first(news, self._first_positions, now_ms() - WINDOW_MS)
+            for updates in self._held_back.values():
+                self._messages.add_first_updates(updates, self._first_positions, now_ms() - WINDOW_MS)
             self._held_back.clear()
-        if not self._ended.put({p: Position(read.next, now_ms()) for p, read in self._partitions.items()}):
+        positions = {
+            number: Position(partition.next_offset, now_ms())
+            for number, partition in self._partitions.items()
+        }
+        if not self._messages.put_messages(positions):
             self._stopped.set()  # nothing more can be sent
 
-    def _take(self, news: Iterable[GroupNews]) -> None:
-        """Pass on the new entries, but hold them back until the fleet has read its whole window."""
-        found = list(news)
-        super()._take(found)
+    def _update_fleet(self, updates: Iterable[GroupUpdate]) -> None:
+        """Pass on the new entries. While the fleet has not read its whole window, hold them back.
+
+        Until then, older records may replace a group's entries.
+        """
+        updates = list(updates)
+        super()._update_fleet(updates)
         if self._fleet.is_complete:
-            self._ended.add_news(found)
+            self._messages.add_updates(updates)
             return
-        for group in found:
-            if group.anew:
+        for group in updates:
+            if group.replaces_entries:  # its earlier entries are void
                 self._held_back.pop(group.group_id, None)
             self._held_back.setdefault(group.group_id, []).append(group)
 
 
 class PolledEvents(PollingFollower):
-    """The thread that polls groups for a fleet, and passes the resulting entries to `ended`."""
+    """The thread that polls groups for a fleet (all groups), and passes new entries to `messages`."""
 
-    def __init__(self, client_config: ClientConfig, fleet: Fleet, ended: EndedRebalances) -> None:
+    def __init__(self, client_config: ClientConfig, fleet: Fleet, messages: RebalanceMessages) -> None:
         super().__init__(client_config, fleet, "notify")
-        self._ended = ended
+        self._messages = messages
 
-    def _take(self, news: Iterable[GroupNews]) -> None:
-        found = list(news)
-        super()._take(found)
-        self._ended.add_news(found)
-        if not self._ended.put({}):
+    def _update_fleet(self, update: GroupUpdate) -> None:
+        super()._update_fleet(update)
+        self._messages.add_updates([update])
+        if not self._messages.put_messages({}):
             self._stopped.set()  # nothing more can be sent
 
 
-def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
+def restart_position(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
     """Return the saved position, or the beginning of the partition if it no longer has that position."""
     if kept.offset > end:
         log.warning(

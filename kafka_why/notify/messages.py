@@ -1,7 +1,7 @@
-"""The messages to a receiver: one for each rebalance that ended, and two for each trouble: when it began and
-when it ended; and the queue of messages that wait.
+"""The messages to a receiver, and the outbox in which they wait.
 
-The sentences are those of `why` and of the page. Nothing is decided here about a group.
+A rebalance has one message, when it has ended. A problem has two: when it began and when it ended. The
+sentences are those of `why` and of the page. Nothing is decided here about a group.
 """
 
 import re
@@ -28,9 +28,11 @@ MAX_NAME_CHARS = 200
 """The maximum length of a name in a sentence or line, and of an id: a client may choose one of 32,767 bytes.
 """
 MAX_LINES = 30
+"""The maximum number of lines of a message below its sentence."""
 _LONG_WORD = re.compile(rf"\S{{{MAX_NAME_CHARS + 1},}}")
-# Text that chats and mail programs turn into a link: a scheme, `www.`, a domain with a path.
-_LINK = re.compile(r"(://)|((?<=\bwww)\.|(?<=\w)\.(?=[a-z]{2,}/))", re.IGNORECASE)
+# The parts by which chats and mail programs recognize a link: "://", the dot of `www.`, or the dot in a
+# domain with a path.
+_LINK_PART = re.compile(r"(?P<scheme_end>://)|(?:(?<=\bwww)\.|(?<=\w)\.(?=[a-z]{2,}/))", re.IGNORECASE)
 
 Link: TypeAlias = Callable[[str | None], str | None]
 """A function that returns the page's URL for a group, or for all groups if it is None. It returns None if
@@ -46,21 +48,21 @@ class Status(StrEnum):
     ENDED = "ended"
 
 
-def name_of(kind: FindingKind) -> str:
+def kind_name(kind: FindingKind) -> str:
     """Return the name of a kind of finding: `falling-behind`."""
     return kind.name.lower().replace("_", "-")
 
 
 REBALANCE = "rebalance"
 ALARM = "alarm"
-KINDS = (REBALANCE, *map(name_of, FindingKind), ALARM)
-"""The kinds of messages: a rebalance, what the page finds wrong with a group, an alarm of the coordinator."""
+KINDS = (REBALANCE, *map(kind_name, FindingKind), ALARM)
+"""The kinds of messages: a rebalance, the page's findings about a group, and an alarm of the coordinator."""
 
 
 class Message(Struct, frozen=True, kw_only=True):
     """A message. Times are milliseconds since the epoch."""
 
-    id: str  # of the event: BEGAN, ENDED and repeated messages have the same
+    id: str  # id of the event, which its BEGAN, ENDED and repeated messages share
     kind: str
     status: Status
     subject: str  # the group, or the beginning of an alarm's sentence
@@ -69,7 +71,7 @@ class Message(Struct, frozen=True, kw_only=True):
     lines: list[tuple[str, str]] = []  # of `why`, each with its label
     began_ms: int
     ended_ms: int | None = None  # None while the event lasts
-    page: str | None = None
+    page: str | None = None  # URL of the group on the page
 
     @property
     def name(self) -> tuple[str, Status]:
@@ -81,21 +83,21 @@ class Message(Struct, frozen=True, kw_only=True):
 class Filter:
     """A filter of messages by group and duration.
 
-    Patterns of group ids are the shell's: `*`, `?`, `[...]`, and case counts. A coordinator's alarm is of no
-    group.
+    Patterns of group ids are the shell's: `*`, `?`, `[...]`, and case counts. A coordinator's alarm
+    belongs to no group, so patterns do not apply to it.
     """
 
     groups: tuple[str, ...] = ()  # patterns; () means all groups
-    without: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()  # patterns of excluded groups
     kinds: frozenset[str] = frozenset(KINDS)
-    # A shorter rebalance or trouble is not sent. A trouble under way is sent once it has lasted so long.
+    # A shorter rebalance or problem is not sent. A problem under way is sent after this time.
     least_ms: int = 0
 
     def wants(self, message: Message, now_ms: int) -> bool:
         """Return True if this message should be sent. An event without an end has lasted until `now_ms`."""
-        if message.kind not in self.kinds or not self._wants_group(message.group):
-            return False
-        return (now_ms if message.ended_ms is None else message.ended_ms) - message.began_ms >= self.least_ms
+        ended_ms = now_ms if message.ended_ms is None else message.ended_ms
+        is_selected = message.kind in self.kinds and self._wants_group(message.group)
+        return is_selected and ended_ms - message.began_ms >= self.least_ms
 
     def _wants_group(self, group: str | None) -> bool:
         if group is None:
@@ -108,34 +110,38 @@ class Filter:
 def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> Message:
     """Return the message about a rebalance that has ended, in the words of `why`."""
     assert r.ended_ms is not None, "a message is about a rebalance that has ended"
-    # The incarnation of an observed group depends on where reading began.
-    life = "observed" if r.observed else r.incarnation
+    # The incarnation distinguishes groups that had the same id one after another. An observed group's would
+    # change the message's id at a restart, because it depends on the first record that was read.
+    incarnation = "observed" if r.observed else r.incarnation
     lines = islice(details(r, r.ended_ms, names), MAX_LINES)
     return Message(
-        id=f"{REBALANCE}:{group_id}:{life}:{r.ended_ms}:{r.generation_to}",
+        id=f"{REBALANCE}:{group_id}:{incarnation}:{r.ended_ms}:{r.generation_to}",
         kind=REBALANCE,
         status=Status.HAPPENED,
         subject=group_id,
         group=group_id,
-        sentence=shown(cause_text(r, names)),
-        lines=[(label, shown(text)) for label, text in lines],
+        sentence=safe_text(cause_text(r, names)),
+        lines=[(label, safe_text(text)) for label, text in lines],
         began_ms=r.began_ms,
         ended_ms=r.ended_ms,
-        page=page_of(group_id, link),
+        page=page_link(group_id, link),
     )
 
 
-def page_of(group_id: str | None, link: Link) -> str | None:
-    """Return the link to a group on the page, or to the list of groups."""
-    # Too long for a link.
+def page_link(group_id: str | None, link: Link) -> str | None:
+    """Return the URL of a group on the page, or None if there is no page.
+
+    It is the URL of the list of groups if `group_id` is None or too long for a link.
+    """
     is_long = group_id is not None and len(group_id) > MAX_NAME_CHARS
     return link(None if is_long else group_id)
 
 
-def shown(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
+def safe_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
     """Return a text on one line, with control characters escaped and links broken, cut to `max_chars`."""
-    words = _LONG_WORD.sub(lambda word: _cut(word[0], MAX_NAME_CHARS), visible(text))
-    return _cut(_LINK.sub(lambda found: "[:]//" if found[1] else "[.]", words), max_chars)
+    with_short_words = _LONG_WORD.sub(lambda word: _shorten(word[0], MAX_NAME_CHARS), visible(text))
+    without_links = _LINK_PART.sub(lambda part: "[:]//" if part["scheme_end"] else "[.]", with_short_words)
+    return _shorten(without_links, max_chars)
 
 
 def shortened_id(name: str) -> str:
@@ -143,26 +149,28 @@ def shortened_id(name: str) -> str:
     return name if len(name) <= MAX_NAME_CHARS else _with_digest(name, name)
 
 
-def label_of(name: str) -> str:
-    """Return an id as `shown` writes it. If that changes the id, a digest at the end keeps it unique."""
-    text = shown(name, MAX_NAME_CHARS)
+def unique_label(name: str) -> str:
+    """Return an id as a safe text. If that changes the id, a digest at the end keeps it unique."""
+    text = safe_text(name, MAX_NAME_CHARS)
     return text if text == name else _with_digest(text, name)
 
 
 def _with_digest(text: str, name: str) -> str:
+    """Return the text with a digest of `name` at its end, cut to MAX_NAME_CHARS."""
     digest = sha256(name.encode()).hexdigest()[:16]
-    return f"{_cut(text, MAX_NAME_CHARS - len(digest) - 1)}#{digest}"
+    return f"{_shorten(text, MAX_NAME_CHARS - len(digest) - 1)}#{digest}"
 
 
-def _cut(text: str, max_chars: int) -> str:
+def _shorten(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."
 
 
 MAX_WAITING = 1_000
+"""The maximum number of messages in the outbox."""
 
 
 class Position(Struct, frozen=True):
-    """The next offset to read of a partition of the events topic, and the time of the record before it."""
+    """The next offset to read of a partition, and the time of the last record read."""
 
     offset: int
     at_ms: int
@@ -172,17 +180,21 @@ Positions: TypeAlias = Mapping[int, Position]
 """The positions by partition."""
 
 
-class Taken(NamedTuple):
-    """The result of removing messages from the outbox."""
+class TakenMessages(NamedTuple):
+    """The messages removed from the outbox.
 
-    positions: Positions | None  # the last positions before which all messages were removed, or None
-    beyond: list[Message]  # the removed messages after these positions
+    `positions` are where reading can restart, or None if they have not changed. `after_positions` are the
+    removed messages that would then be found again.
+    """
+
+    positions: Positions | None
+    after_positions: list[Message]
 
 
 class Outbox:
-    """A bounded queue of messages, with markers of positions in the topic between them. Thread-safe.
+    """A bounded queue of messages and, between them, positions in the events topic. Thread-safe.
 
-    Once all messages before a marker are delivered, reading can restart at its positions. `put` blocks while
+    Once all messages before some positions are delivered, reading can restart there. `put` blocks while
     `max_waiting` messages wait: while the receiver is down, reading stops, and the rest remains in the topic.
     A message that is already waiting is not added again.
     """
@@ -191,7 +203,7 @@ class Outbox:
         self._max_waiting = max_waiting
         self._changed = threading.Condition()
         self._waiting: deque[Message | Positions] = deque()
-        self._names: set[tuple[str, Status]] = set()
+        self._names: set[tuple[str, Status]] = set()  # of the waiting messages
         self._is_closed = False
 
     def put(self, messages: Iterable[Message], positions: Positions | None = None) -> bool:
@@ -205,7 +217,9 @@ class Outbox:
                     self._names.add(message.name)
                     self._waiting.append(message)
             if positions is not None:
-                self._put_positions(positions)
+                if self._waiting and not isinstance(self._waiting[-1], Message):
+                    self._waiting.pop()  # positions that the new ones supersede
+                self._waiting.append(positions)
             self._changed.notify_all()
             return True
 
@@ -225,23 +239,18 @@ class Outbox:
         with self._changed:
             return list(islice((one for one in self._waiting if isinstance(one, Message)), number))
 
-    def take(self, number: int) -> Taken:
+    def take(self, number: int) -> TakenMessages:
         """Remove the first `number` messages, and the positions directly after them."""
         with self._changed:
             positions: Positions | None = None
-            beyond: list[Message] = []
+            after_positions: list[Message] = []
             while self._waiting and (number or not isinstance(self._waiting[0], Message)):
                 first = self._waiting.popleft()
                 if isinstance(first, Message):
                     number -= 1
                     self._names.remove(first.name)
-                    beyond.append(first)
+                    after_positions.append(first)
                 else:
-                    positions, beyond = first, []
+                    positions, after_positions = first, []
             self._changed.notify_all()
-            return Taken(positions, beyond)
-
-    def _put_positions(self, positions: Positions) -> None:
-        if self._waiting and not isinstance(self._waiting[-1], Message):
-            self._waiting.pop()
-        self._waiting.append(positions)
+            return TakenMessages(positions, after_positions)

@@ -1,5 +1,5 @@
-"""The thread that finds problems (the page's findings about groups and about the coordinator), and turns each
-into two messages: one when it begins, one when it ends.
+"""Finds the problems of groups and of the coordinator that the page shows. Each has two messages: one when it
+begins, and one when it ends.
 """
 
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from kafka_why.lifetimes import BackgroundThread
-from kafka_why.notify.messages import ALARM, Link, Message, Outbox, Status, name_of, page_of, shown
+from kafka_why.notify.messages import ALARM, Link, Message, Outbox, Status, kind_name, page_link, safe_text
 from kafka_why.now import now_ms
 from kafka_why.page.coordinator import coordinator_page
 from kafka_why.page.fleet import Fleet
@@ -18,10 +18,10 @@ from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.service_state import StateReader
 
 Key: TypeAlias = tuple[str, str]
-"""The kind of a trouble and its subject: a group, or the beginning of an alarm's sentence."""
+"""The kind of a problem and its subject: a group, or the beginning of an alarm's sentence."""
 
 
-class Trouble(NamedTuple):
+class Problem(NamedTuple):
     """A current problem."""
 
     kind: str
@@ -32,26 +32,27 @@ class Trouble(NamedTuple):
 
     @property
     def key(self) -> Key:
+        """The key by which successive polls recognize the problem."""
         return self.kind, self.subject
 
 
 @dataclass(slots=True)
 class _Episode:
-    """A trouble from its beginning to its end."""
+    """A problem from its beginning to its end."""
 
-    trouble: Trouble
+    problem: Problem
     began_ms: int
-    is_seen: bool  # this process has found it
+    is_detected: bool  # this process has detected it, not only the previous one
     sent_ms: int | None  # time of the last message, or None before the first
 
 
 class Episodes:
-    """The open troubles, updated at each poll. For use by one thread.
+    """The open problems, updated at each poll. For use by one thread.
 
-    `open_before` are the open troubles that the previous process had sent. Some troubles are detected late
-    after a start, so until `settled_ms` such a trouble ends only if this process has found it, too.
-    `is_wanted` decides if a message is sent. While a trouble lasts, BEGAN is sent again after `again_ms`,
-    unless it is None.
+    `open_before` has the BEGAN messages that the previous process sent about open problems. Some problems are
+    detected late after a start. So until `settled_ms`, such a problem does not end while this process has not
+    detected it. `is_wanted` decides if a message is sent. While a problem lasts, BEGAN is sent again after
+    `again_ms`, unless that is None.
     """
 
     def __init__(
@@ -69,19 +70,21 @@ class Episodes:
         self._again_ms = again_ms
         self._open: dict[Key, _Episode] = {}
         for sent in open_before:
-            trouble = Trouble(sent.kind, sent.subject, sent.group, sent.sentence, sent.began_ms)
-            self._open[trouble.key] = _Episode(trouble, sent.began_ms, is_seen=False, sent_ms=sent.began_ms)
+            problem = Problem(sent.kind, sent.subject, sent.group, sent.sentence, sent.began_ms)
+            self._open[problem.key] = _Episode(
+                problem, sent.began_ms, is_detected=False, sent_ms=sent.began_ms
+            )
 
-    def update(self, found: Iterable[Trouble], now_ms: int) -> list[Message]:
-        """Apply all current troubles. Return the messages to send."""
-        now = {trouble.key: trouble for trouble in found}
-        messages = [message for key in list(self._open) for message in self._ended(key, now, now_ms)]
-        for key, trouble in now.items():
+    def update(self, found: Iterable[Problem], now_ms: int) -> list[Message]:
+        """Apply all current problems. Return the messages to send."""
+        current = {problem.key: problem for problem in found}
+        messages = [message for key in list(self._open) for message in self._ended(key, current, now_ms)]
+        for key, problem in current.items():
             episode = self._open.get(key)
             if episode is None:
-                began_ms = now_ms if trouble.since_ms is None else trouble.since_ms
-                episode = self._open[key] = _Episode(trouble, began_ms, is_seen=True, sent_ms=None)
-            episode.trouble, episode.is_seen = trouble, True
+                began_ms = now_ms if problem.since_ms is None else problem.since_ms
+                episode = self._open[key] = _Episode(problem, began_ms, is_detected=True, sent_ms=None)
+            episode.problem, episode.is_detected = problem, True
             if self._is_due(episode, now_ms):
                 message = self._message(episode, Status.BEGAN, now_ms)
                 if self._is_wanted(message, now_ms):
@@ -90,36 +93,40 @@ class Episodes:
         return messages
 
     def _is_due(self, episode: _Episode, now_ms: int) -> bool:
-        if episode.sent_ms is None:
-            return True
-        return self._again_ms is not None and now_ms - episode.sent_ms >= self._again_ms
+        """Return True if BEGAN is to be sent, for the first time or again."""
+        return episode.sent_ms is None or (
+            self._again_ms is not None and now_ms - episode.sent_ms >= self._again_ms
+        )
 
-    def _ended(self, key: Key, now: dict[Key, Trouble], now_ms: int) -> list[Message]:
+    def _ended(self, key: Key, current: dict[Key, Problem], now_ms: int) -> list[Message]:
+        """Close an episode whose problem has ended. Return ENDED if BEGAN was sent."""
         episode = self._open[key]
-        if key in now or not (episode.is_seen or now_ms >= self._settled_ms):
+        can_end = episode.is_detected or now_ms >= self._settled_ms
+        if key in current or not can_end:
             return []
         del self._open[key]
         return [] if episode.sent_ms is None else [self._message(episode, Status.ENDED, now_ms)]
 
     def _message(self, episode: _Episode, status: Status, now_ms: int) -> Message:
-        trouble = episode.trouble
+        problem = episode.problem
         return Message(
-            id=f"{trouble.kind}:{trouble.subject}:{episode.began_ms}",
-            kind=trouble.kind,
+            id=f"{problem.kind}:{problem.subject}:{episode.began_ms}",
+            kind=problem.kind,
             status=status,
-            subject=trouble.subject,
-            group=trouble.group,
-            sentence=shown(trouble.sentence),
+            subject=problem.subject,
+            group=problem.group,
+            sentence=safe_text(problem.sentence),
             began_ms=episode.began_ms,
             ended_ms=now_ms if status is Status.ENDED else None,
-            page=page_of(trouble.group, self._link),
+            page=page_link(problem.group, self._link),
         )
 
 
 POLL_INTERVAL_S = 5.0
+"""The minimum pause between two polls for problems."""
 MAX_READ_AGE_S = 30.0
-"""The maximum age of the data. While the data is older, no trouble begins or ends."""
-_FIGURES = re.compile(r"[:\d]")
+"""The maximum age of the data. While the data is older, no problem begins or ends."""
+_COLON_OR_DIGIT = re.compile(r"[:\d]")
 
 
 class Sources:
@@ -147,16 +154,22 @@ class Sources:
         """True if the topics were read to their ends, at most MAX_READ_AGE_S ago."""
         return self._fleet.is_complete and self._read_age_s() <= MAX_READ_AGE_S
 
-    def troubles(self, now_ms: int) -> Iterator[Trouble]:
-        """Yield the current troubles, as the page shows them."""
+    def problems(self, now_ms: int) -> Iterator[Problem]:
+        """Yield the current problems, as the page shows them."""
         for line in self._overview.lines(now_ms, with_members=False):
             for finding in line.findings:
-                kind = name_of(finding.kind)
-                yield Trouble(kind, line.group_id, line.group_id, finding.sentence, finding.since_ms)
+                yield Problem(
+                    kind=kind_name(finding.kind),
+                    subject=line.group_id,
+                    group=line.group_id,
+                    sentence=finding.sentence,
+                    since_ms=finding.since_ms,
+                )
         for sentence in self._alarms(now_ms):
-            yield Trouble(ALARM, alarm_of(sentence), None, sentence)
+            yield Problem(ALARM, alarm_of(sentence), group=None, sentence=sentence)
 
     def _alarms(self, now_ms: int) -> list[str]:
+        """Return the findings about the coordinator, each a sentence."""
         if self._topics is None:
             return []
         polled = None if self._state is None else self._state.poll()
@@ -166,17 +179,17 @@ class Sources:
 
 def alarm_of(sentence: str) -> str:
     """Return the part of an alarm's sentence that does not change: before the first digit or colon."""
-    return _FIGURES.split(sentence)[0].strip()
+    return _COLON_OR_DIGIT.split(sentence)[0].strip()
 
 
-class TroublesThread(BackgroundThread):
-    """The thread that polls for troubles until stopped. Close the outbox before `stop`."""
+class ProblemsThread(BackgroundThread):
+    """The thread that polls for problems until stopped. Close the outbox before `stop`."""
 
     def __init__(self, sources: Sources, episodes: Episodes, outbox: Outbox) -> None:
         self._sources = sources
         self._episodes = episodes
         self._outbox = outbox
-        super().__init__("notify-troubles")
+        super().__init__("notify-problems")
 
     def _run(self) -> None:
         pause_s = 0.0
@@ -184,6 +197,6 @@ class TroublesThread(BackgroundThread):
             began_s = time.monotonic()
             if self._sources.is_current:
                 at_ms = now_ms()
-                self._outbox.put(self._episodes.update(self._sources.troubles(at_ms), at_ms))
+                self._outbox.put(self._episodes.update(self._sources.problems(at_ms), at_ms))
             # Use the interpreter for at most a third of the time: other threads read the events.
             pause_s = max(POLL_INTERVAL_S, 2 * (time.monotonic() - began_s))

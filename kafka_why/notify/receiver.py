@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from email.message import Message as Headers
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from functools import partial
 from http.client import HTTPException
-from ipaddress import ip_address
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
+from kafka_why.connections.address import is_loopback
 from kafka_why.connections.http_exchange import exchange
 from kafka_why.numbers import is_whole_number
 from kafka_why.wording import visible
@@ -30,15 +31,15 @@ MAX_SHOWN_CHARS = 200
 MAX_SECRET_BYTES = 64 * 1024
 NOT_PRIVATE = "a token is sent by https only, or to this machine"
 _REFUSALS = (400, 413, 422)
-"""The status codes for which a retry would be refused, too."""
+"""The status codes that a retry would get, too: the body is invalid or too large."""
 
 
 class SecretUnreadable(Exception):
-    """The error when a file lacks the address or the token. Its message names the file."""
+    """The error when the address or the token cannot be read from its file. The message names the file."""
 
 
 class Verdict(Enum):
-    """The result of a request."""
+    """The receiver's reaction to a request."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"  # the receiver will never accept this body
@@ -75,7 +76,7 @@ class Receiver:
         self._timeout_s = timeout_s
 
     def post(self, body: bytes) -> Answer:
-        """Send a body of JSON. The answer has errors of the network and the receiver; none is raised."""
+        """Send a JSON body. Errors of the network and the receiver are returned in the answer, not raised."""
         try:
             url, token = self._url(), self._token()
         except SecretUnreadable as error:
@@ -86,25 +87,32 @@ class Receiver:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         address = urlsplit(url)
-        secrets = [url, address.path, address.query, *([] if token is None else [token])]
+        secrets = [url, address.path, address.query, token or ""]
         try:
             request = urllib.request.Request(url, body, headers)  # noqa: S310 - `checked_url` has its scheme
-            return self._answer(request, secrets)
+            return exchange(
+                partial(_answer, request, secrets), self._timeout_s, self._context, (_NotRedirected(),)
+            )
         except (OSError, HTTPException, ValueError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            return Answer(Verdict.FAILED, _without(secrets, str(reason) or type(error).__name__))
+            return Answer(Verdict.FAILED, _hide_secrets(secrets, str(reason) or type(error).__name__))
 
-    def _answer(self, request: urllib.request.Request, secrets: list[str]) -> Answer:
-        with exchange(self._timeout_s, self._context, (_NotRedirected(),)) as opener:
-            try:
-                with opener.open(request):
-                    return Answer(Verdict.ACCEPTED)
-            except urllib.error.HTTPError as error:
-                with error:
-                    return _answer_of(error, secrets)
+
+def _answer(
+    request: urllib.request.Request, secrets: list[str], opener: urllib.request.OpenerDirector
+) -> Answer:
+    """Send the request and return its answer. Raises OSError or HTTPException without an answer."""
+    try:
+        with opener.open(request):
+            return Answer(Verdict.ACCEPTED)
+    except urllib.error.HTTPError as error:
+        with error:
+            return _answer_of(error, secrets)
 
 
 class _NotRedirected(urllib.request.HTTPRedirectHandler):
+    """A handler that follows no redirection, so that its status code becomes an HTTPError."""
+
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Headers, newurl: str
     ) -> None:
@@ -130,7 +138,7 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def first_line(path: Path) -> str:
+def read_first_line(path: Path) -> str:
     """Return the first line of a file with a secret. Raises SecretUnreadable."""
     try:
         with path.open("rb") as file:
@@ -143,37 +151,34 @@ def first_line(path: Path) -> str:
     return lines[0].strip()
 
 
-def url_in(path: Path) -> str:
+def read_url(path: Path) -> str:
     """Return the address of a receiver in the first line of a file. Raises SecretUnreadable."""
     try:
-        return checked_url(first_line(path))
+        return checked_url(read_first_line(path))
     except ValueError as error:
         raise SecretUnreadable(f"the first line of {path} cannot be used: {error}") from None
 
 
 def is_private(url: str) -> bool:
     """Return True if nobody on the way to this address can read what is sent."""
-    found = urlsplit(url)
-    try:
-        is_loopback = ip_address(found.hostname or "").is_loopback
-    except ValueError:
-        is_loopback = found.hostname == "localhost"
-    return found.scheme == "https" or is_loopback
+    parts = urlsplit(url)
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 def _answer_of(error: urllib.error.HTTPError, secrets: list[str]) -> Answer:
+    """Return the answer for an error status, with the beginning of the response's body as its reason."""
     try:
         body = error.read(MAX_ANSWER_BYTES).decode(errors="replace").strip()
     except (OSError, HTTPException):
         body = ""
-    reason = _without(secrets, f"it answers {error.code} {body}".rstrip())
+    reason = _hide_secrets(secrets, f"it answers {error.code} {body}".rstrip())
     if error.code in _REFUSALS:
         return Answer(Verdict.REFUSED, reason)
     return Answer(Verdict.FAILED, reason, _retry_after_s(error.headers.get("Retry-After")))
 
 
 def _retry_after_s(text: str | None) -> float | None:
-    """Return the seconds of a header `Retry-After`, which is a number or a date, or None."""
+    """Return the seconds of a header `Retry-After` (a number or a date), or None without a valid one."""
     if text is None or len(text) > 64:
         return None
     if is_whole_number(text):
@@ -184,9 +189,9 @@ def _retry_after_s(text: str | None) -> float | None:
         return None
 
 
-def _without(secrets: list[str], text: str) -> str:
+def _hide_secrets(secrets: list[str], text: str) -> str:
+    """Return a text for logs: short, on one line, and with `***` instead of each secret."""
     for secret in secrets:
-        if len(secret) > 1:
+        if len(secret) > 1:  # the path "/" is no secret
             text = text.replace(secret, "***")
-    # Short enough for a log.
     return visible(text)[:MAX_SHOWN_CHARS]

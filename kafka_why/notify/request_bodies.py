@@ -15,9 +15,9 @@ from kafka_why.notify.messages import (
     REBALANCE,
     Message,
     Status,
-    label_of,
+    safe_text,
     shortened_id,
-    shown,
+    unique_label,
 )
 from kafka_why.page.words import iso
 
@@ -28,6 +28,7 @@ REFRESH_MS = 60_000
 """The interval at which a lasting alert is sent again, as Prometheus does, because otherwise
 Alertmanager ends it.
 """
+# The labels of the lines that a Slack message has.
 _SLACK_LABELS = ("why", "it said", "took", "awaited", "silent", "removed", "moved")
 _NEVER = "0001-01-01T00:00:00Z"
 """The time that Alertmanager writes for an alert without an end."""
@@ -39,11 +40,11 @@ class Shape(NamedTuple):
     # Returns a request's JSON, from messages and the time in ms.
     body: Callable[[Sequence[Message], int], bytes]
     max_messages: int = 100  # of one request
-    # While a trouble lasts, its message is sent again after this time. None: never.
+    # While a problem lasts, its message is sent again after this time, or never if this is None.
     again_ms: int | None = None
 
 
-def _json(messages: Sequence[Message], now_ms: int) -> bytes:
+def _encode_json(messages: Sequence[Message], now_ms: int) -> bytes:
     return msgspec.json.encode(
         {"version": VERSION, "sent_ms": now_ms, "messages": list(map(_with_short_ids, messages))}
     )
@@ -62,18 +63,18 @@ def _slack(messages: Sequence[Message], now_ms: int) -> bytes:
 
 
 def _slack_text(message: Message) -> str:
-    who = "The coordinator" if message.group is None else message.group
+    subject = "The coordinator" if message.group is None else message.group
     verb = " rebalanced" if message.kind == REBALANCE else ""
     over = "It is over: " if message.status is Status.ENDED else ""
     link = "" if message.page is None else f" <{_slack_escaped(message.page)}|page>"
-    name = _slack_escaped(shown(who, MAX_NAME_CHARS))
+    name = _slack_escaped(safe_text(subject, MAX_NAME_CHARS))
     head = f"*{name}*{verb}: {over}{_slack_escaped(message.sentence)}{link}"
     lines = [f"{label}: {text}" for label, text in message.lines if label in _SLACK_LABELS]
     return "\n".join([head, *(f"> {_slack_escaped(line)}" for line in lines)])
 
 
 def _slack_escaped(text: str) -> str:
-    # So that a group's name cannot mention a channel or make a link.
+    """Escape a text, so that a group's name cannot mention a channel or make a link."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -83,11 +84,12 @@ def _alerts(messages: Sequence[Message], now_ms: int) -> bytes:
 
 
 def _fires_until_ms(message: Message, now_ms: int) -> int:
+    """Return the time at which Alertmanager ends the alert if it is not sent again."""
     return (message.ended_ms or now_ms) if message.status is Status.ENDED else now_ms + FIRES_MS
 
 
 def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
-    """Return an alert.
+    """Return an alert that ends at `ends_ms`, or is without an end if that is None.
 
     Two rebalances of a group within FIRES_MS have the same labels, so they are one alert.
     """
@@ -96,9 +98,9 @@ def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
         "severity": {REBALANCE: "info", ALARM: "critical"}.get(message.kind, "warning"),
     }
     labels |= (
-        {"alarm": label_of(message.subject)}
+        {"alarm": unique_label(message.subject)}
         if message.group is None
-        else {"consumergroup": label_of(message.group)}
+        else {"consumergroup": unique_label(message.group)}
     )
     annotations = {"summary": message.sentence}
     if message.lines:
@@ -148,7 +150,7 @@ def _webhook(messages: Sequence[Message], now_ms: int) -> bytes:
 
 
 SHAPES = {
-    "json": Shape(_json),
+    "json": Shape(_encode_json),
     "slack": Shape(_slack, max_messages=20),
     "alertmanager": Shape(_alerts, again_ms=REFRESH_MS),
     "alertmanager-webhook": Shape(_webhook),

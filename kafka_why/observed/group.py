@@ -36,24 +36,25 @@ CREATION = 1
 
 
 class Classic(Struct, array_like=True, forbid_unknown_fields=True):
-    """A classic group."""
+    """The state of a classic group: its current generation."""
 
-    protocol_name: str | None
+    protocol_name: str | None  # None without members
     leader_id: str | None
-    since_ms: int  # time of the members' assignments
+    since_ms: int  # time of the record with the members' assignments
     members: list[ClassicMember]
 
 
 class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
     """A rebalance that polls saw."""
 
-    run: str
+    run: str  # id of the unbroken series of polls that found the group rebalancing
     state: str
-    first_ms: int  # of the first poll that saw it, as are `state` and `members`
-    within_ms: int  # as in `RebalanceSeen`
-    members: list[SeenMember] | None
-    last_ms: int  # of the last poll that saw it
-    last_members: list[str] | None = None  # at the last poll that found the group in PreparingRebalance
+    first_ms: int  # time of the first poll that saw it; `state` and `members` are from this poll, too
+    within_ms: int  # the rebalance began at most this long before `first_ms`
+    members: list[SeenMember] | None  # None if unknown
+    last_ms: int  # time of the last poll that saw it
+    # Ids of members at the last poll that found the group in PreparingRebalance; None if unknown.
+    last_members: list[str] | None = None
     # Members of the previous generation; None until the history has the beginning of this rebalance.
     before: list[ClassicMember] | None = None
 
@@ -64,28 +65,28 @@ class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
-    """The assignment of a member of a group with epochs."""
+    """The current assignment of a member of a group with epochs."""
 
-    epoch: int
+    epoch: int  # the member epoch
     previous_epoch: int
-    state: MemberState | None
-    partitions: Partitions
+    state: MemberState | None  # None for a code that is not known
+    partitions: Partitions  # that the member may use
     revoking: Partitions  # that the member has to give up
-    revoking_since_ms: int | None
-    since_ms: int  # since when the assignment is in force
+    revoking_since_ms: int | None  # since when; None if it has nothing to give up
+    since_ms: int  # time at which the member got these partitions; 0 if unknown
 
 
 class News(Struct, array_like=True, forbid_unknown_fields=True):
     """The changes in the records of one request, which are reasons for the group epoch that may follow."""
 
-    joined: list[str] = field(default_factory=list)
-    gone: dict[str, str] = field(default_factory=dict)  # members that left, with reasons
-    changed: dict[str, str] = field(default_factory=dict)  # members, with texts about their changes
-    regexes: list[str] = field(default_factory=list)
-    # By instance id, static members that had left temporarily and are now removed; one with the same instance
-    # id may follow.
+    joined: list[str] = field(default_factory=list)  # ids of new members
+    gone: dict[str, str] = field(default_factory=dict)  # ids of members that left, with reasons
+    changed: dict[str, str] = field(default_factory=dict)  # ids of members, with texts about their changes
+    regexes: list[str] = field(default_factory=list)  # patterns that match other topics than before
+    # Static members that had left temporarily and are now removed: member id and subscription by instance id.
+    # A new member with the same instance id may follow.
     away: dict[str, tuple[str, MemberSubscription]] = field(default_factory=dict)
-    is_new_topology: bool = False  # of a streams group
+    is_new_topology: bool = False  # True if a streams group has a new topology
 
 
 class ShareState(Struct, array_like=True, forbid_unknown_fields=True):
@@ -94,7 +95,7 @@ class ShareState(Struct, array_like=True, forbid_unknown_fields=True):
     first_ms: int  # of the group's first record of this type
     initializing: Partitions = field(default_factory=dict)
     initialized: Partitions = field(default_factory=dict)
-    deleting: list[bytes] = field(default_factory=list)
+    deleting: list[bytes] = field(default_factory=list)  # topics; the log does not have their partitions
     names: dict[bytes, str] = field(default_factory=dict)
     since_ms: dict[bytes, int] = field(default_factory=dict)  # when each topic was added to `initializing`
 
@@ -119,22 +120,28 @@ class Epochs(Struct, array_like=True, forbid_unknown_fields=True):
     Streams groups have tasks (`task_key`) instead of partitions.
     """
 
-    kind: str
-    is_found: bool = True  # the group has no history, because the records show no change of it yet
-    is_settled: bool = True  # every member has reached its target assignment since the last group epoch
-    is_ending: bool = False  # the group's records are being removed
+    kind: str  # the group type: consumer, share or streams
+    # True until the records show a change of the group: the history has not begun.
+    is_found: bool = True
+    is_settled: bool = True  # True if every member has reached its target since the last group epoch
+    is_ending: bool = False  # True while the group's records are being removed
     assignment_epoch: int = 0
     metadata_hash: int = 0
-    subscriptions: dict[str, MemberSubscription] = field(default_factory=dict)
-    assigned: dict[str, Assigned] = field(default_factory=dict)
-    targets: dict[str, Partitions] = field(default_factory=dict)
+    subscriptions: dict[str, MemberSubscription] = field(default_factory=dict)  # by member id
+    assigned: dict[str, Assigned] = field(default_factory=dict)  # by member id
+    targets: dict[str, Partitions] = field(default_factory=dict)  # by member id
     # Targets that were written since the last record of a target epoch.
     changed_targets: dict[str, Partitions] = field(default_factory=dict)
-    topics: dict[bytes, tuple[str, int]] = field(default_factory=dict)
-    regexes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    topics: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # as in `SubscribedTopics`
+    regexes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the topics that each pattern matches
     news: News = field(default_factory=News)
     share: ShareState | None = None  # of a share group
     topology: Topology = field(default_factory=Topology)  # of a streams group
+
+    def assignor(self) -> str | None:
+        """Return the assignor that all members name, or None if they name several or none."""
+        names = {member.server_assignor for member in self.subscriptions.values()}
+        return names.pop() if len(names) == 1 else None
 
 
 def task_key(role: str, subtopology: str) -> bytes:
@@ -150,27 +157,27 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
     """
 
     group_id: str
-    incarnation: str  # as `seq`, see `state.kafka.group.Group`
-    seq: int = CREATION
+    incarnation: str  # distinguishes groups that had the same id one after another
+    seq: int = CREATION  # number of the group's last history entry
     at_ms: int = 0  # append time of the last record
-    state: str = GroupState.EMPTY.value
-    state_timestamp_ms: int = 0
-    generation: int = 0
+    state: str = GroupState.EMPTY.value  # after the last history entry
+    state_timestamp_ms: int = 0  # when the group entered `state`
+    generation: int = 0  # in a group with epochs, the group epoch
     protocol_type: str | None = None
-    last_rebalance_at_ms: int | None = None
+    last_rebalance_at_ms: int | None = None  # when the last rebalance began
     last_rebalance_reason: str = ""
     run: str = ""  # id of the first record of the last run
     run_ms: int = 0  # time of the last run
     last_entry_ms: int = 0  # time of the last history entry
-    offsets: dict[str, dict[int, Offset]] = field(default_factory=dict)
-    classic: Classic | None = None  # as `epochs`, None in a group that has only offsets
+    offsets: dict[str, dict[int, Offset]] = field(default_factory=dict)  # by topic and partition
+    classic: Classic | None = None  # both `classic` and `epochs` are None in a group that has only offsets
     epochs: Epochs | None = None
     # Sightings of rebalances whose generation has not been read yet.
     sightings: list[Sighting] = field(default_factory=list)
 
     @property
     def type_name(self) -> str:
-        """The protocol's name in the history."""
+        """The `group_type` of the group's history entries: classic, consumer, share or streams."""
         return CLASSIC if self.epochs is None else self.epochs.kind
 
     def member_ids(self) -> list[str]:
@@ -196,7 +203,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return ConsumerGroupState.RECONCILING.value
 
     def state_now(self) -> str:
-        """Return the current state."""
+        """Return the current state, also of a group whose history has not begun."""
         if self.epochs is not None and self.epochs.is_found and self.seq == CREATION:
             # No entry yet: use the records that compaction has left.
             return self.epochs_state()
@@ -224,10 +231,12 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         if not partitions:
             return text
         offsets = (self.offsets.get(p.topic, {}).get(p.partition) for p in partitions)
-        last_ms = max((offset.committed_at_ms for offset in offsets if offset is not None), default=0)
-        if last_ms == since_ms:  # both are from the same poll, so their order is unknown
+        last_commit_ms = max((offset.committed_at_ms for offset in offsets if offset is not None), default=0)
+        if last_commit_ms == since_ms:  # both are from the same poll, so their order is unknown
             return text
-        return f"{text}: {last_commit(None if last_ms < since_ms else at_ms - last_ms)}"
+        # An earlier commit is another member's.
+        ago_ms = None if last_commit_ms < since_ms else at_ms - last_commit_ms
+        return f"{text}: {last_commit(ago_ms)}"
 
     def held_by(self, member: ClassicMember) -> list[TopicPartition]:
         """Return a classic member's partitions, or [] if the assignment is not one of Kafka's consumer."""
@@ -243,7 +252,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         if self.epochs is None or self.epochs.kind == STREAMS:
             return set()
         held = (assigned.partitions for assigned in self.epochs.assigned.values())
-        return {topic_id for of in (*held, *self.epochs.targets.values()) for topic_id in of}
+        return set[bytes]().union(*held, *self.epochs.targets.values())
 
     def names(self, names: Mapping[bytes, str]) -> dict[bytes, str]:
         """Return topic names by id: `names`, and those in the group's own records."""
@@ -252,7 +261,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         own = {topic_id: name for topic_id, (name, _) in self.epochs.topics.items()}
         return {**names, **own, **(self.epochs.share.names if self.epochs.share is not None else {})}
 
-    def shown(self, partitions: Partitions, names: Mapping[bytes, str]) -> NamedPartitions:
+    def partitions_by_name(self, partitions: Partitions, names: Mapping[bytes, str]) -> NamedPartitions:
         """Return the partitions by topic name, or a streams group's tasks by role and subtopology."""
         if self.type_name == STREAMS:
             return {key.decode(): list(numbers) for key, numbers in sorted(partitions.items())}

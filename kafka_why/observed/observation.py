@@ -27,25 +27,27 @@ from kafka_why.observed.records import ClassicMember
 
 
 class RecordPosition(NamedTuple):
-    """The position of a record: its append time in ms, and its id."""
+    """The position of a record: its append time, and its id."""
 
     time_ms: int
-    record: str
+    record: str  # id of the record
     incarnation: str  # of a group that begins with this record
 
 
 class Observation(Struct):
-    """The processing of one record. Handlers change `group`, and add entries with `record`."""
+    """The results of processing one record. The functions for each kind of record change `group`, and add
+    entries with `record`.
+    """
 
     group: ObservedGroup
-    at: RecordPosition
+    at: RecordPosition  # of the record
     names: Mapping[bytes, str]  # of topics, by id
-    history: list[HistoryEntry] = field(default_factory=list)
+    history: list[HistoryEntry] = field(default_factory=list)  # new entries
     offsets: list[OffsetChange] = field(default_factory=list)
-    has_news: bool = False  # the group's view has changed
+    view_changed: bool = False  # the group's view has to be written again
     is_over: bool = False  # the group has ended
-    # When a classic group without earlier records was removed; a group with epochs that begins at that time
-    # was converted.
+    # The time of a classic group's tombstone, if no other record of that group was read. If a group with
+    # epochs begins at the same time, the classic group was converted to it.
     removed_ms: int | None = None
 
     def record(
@@ -63,17 +65,15 @@ class Observation(Struct):
         `rule` is a row of docs/observe.md.
         """
         group = self.group
-        is_creation = type_ is EntryType.GROUP_CREATED
-        assert not is_creation or group.seq == CREATION, "a creation is the first entry"
-        group.seq += not is_creation
-        from_state, time_ms = (
-            group.state,
-            max(group.last_entry_ms, self.at.time_ms if at_ms is None else at_ms),
-        )
-        group.last_entry_ms = time_ms
+        if type_ is EntryType.GROUP_CREATED:
+            assert group.seq == CREATION, "a creation is the first entry"
+        else:
+            group.seq += 1
+        from_state = group.state
+        time_ms = group.last_entry_ms = max(group.last_entry_ms, self.at.time_ms if at_ms is None else at_ms)
         if to_state is not None and to_state != from_state:
             group.state, group.state_timestamp_ms = to_state, time_ms
-        self.has_news = True
+        self.view_changed = True
         self.history.append(
             HistoryEntry(
                 version=RECORD_VERSION,
@@ -95,22 +95,27 @@ class Observation(Struct):
         )
 
     def epochs(self, kind: str) -> Epochs:
-        """Return the group's epochs. A group of another type becomes one of this `kind`."""
+        """Return the group's epochs. A group that has none, or is of another type, becomes one of `kind`."""
         group = self.group
         if group.epochs is None or group.epochs.kind != kind:
-            if group.classic is not None or group.epochs is not None:  # the tombstone is missing
+            if group.classic is not None or group.epochs is not None:
+                # The group had another type, and the tombstone that ended it is missing.
                 self.skip_seq()
                 group.generation = 0
             elif self.at.time_ms == self.removed_ms and group.seq == CREATION:
+                # The group is a converted classic one, so its history must not begin with a creation.
                 self.skip_seq()
             group.epochs, group.classic, group.sightings = Epochs(kind), None, []
             group.protocol_type = PROTOCOL_TYPE if kind == CONSUMER else kind
         return group.epochs
 
-    def record_if_seen(
+    def record_or_update(
         self, rule: str, type_: EntryType, reason: str, *, to_state: str | None = None, **details: Any
     ) -> None:
-        """Add an entry if the group already has a history. Otherwise only update the group's state."""
+        """Add an entry, or only update the state of a group whose history has not begun (`Epochs.is_found`).
+
+        A reconciled member can make the group Stable, so its entry updates the state, too.
+        """
         group = self.group
         assert group.epochs is not None
         if not group.epochs.is_found:
@@ -124,15 +129,15 @@ class Observation(Struct):
         self.is_over = True
 
     def skip_seq(self) -> None:
-        """Skip a sequence number of the history, because records are missing."""
+        """Skip a sequence number of the history, so that readers notice that records are missing."""
         self.group.seq += 1
 
 
 def listed_partitions(seen: Observation, partitions: Partitions) -> str:
-    """Return a text such as `orders-0, orders-1`, or Kafka's names of tasks: `active 0_3`."""
-    joint = "_" if seen.group.type_name == STREAMS else "-"
-    shown = seen.group.shown(partitions, seen.names)
-    texts = [f"{name}{joint}{number}" for name, numbers in shown.items() for number in numbers]
+    """Return a text such as `orders-0, orders-1`, or tasks in a streams group: `active 0_3`."""
+    separator = "_" if seen.group.type_name == STREAMS else "-"
+    shown = seen.group.partitions_by_name(partitions, seen.names)
+    texts = [f"{name}{separator}{number}" for name, numbers in shown.items() for number in numbers]
     return shortened(texts, "task" if seen.group.type_name == STREAMS else "partition")
 
 
@@ -145,36 +150,45 @@ def listed(ids: Iterable[str], noun: str) -> str:
 
 
 class Change(Struct, frozen=True):
-    """The difference between two lists of members."""
+    """The difference between the members of two successive states of a group."""
 
     joined: list[ClassicMember]
     gone: list[ClassicMember]
     back: list[tuple[ClassicMember, str]]  # static members with a new member id, each with its former id
-    changed: list[ClassicMember]
+    changed: list[ClassicMember]  # that subscribe to other topics
 
 
 def difference(
     had_members: Sequence[ClassicMember], has_members: Sequence[ClassicMember], protocol_type: str | None
 ) -> Change:
-    """Compare two lists of members. An unknown subscription counts as unchanged."""
-    before = {m.member_id: m for m in had_members}
-    after = {m.member_id: m for m in has_members}
-    former = {m.group_instance_id: m.member_id for m in had_members if m.group_instance_id is not None}
-    new = [m for m in has_members if m.member_id not in before]
-    back = [(m, former[m.group_instance_id]) for m in new if m.group_instance_id in former]
-    came_back = {m.member_id for m, _ in back}
-    replaced = {former_id for _, former_id in back}
+    """Return how a group's members changed from `had_members` to `has_members`.
+
+    An unknown subscription counts as unchanged.
+    """
+    old_by_id = {m.member_id: m for m in had_members}
+    new_ids = {m.member_id for m in has_members}
+    old_id_by_instance = {
+        m.group_instance_id: m.member_id for m in had_members if m.group_instance_id is not None
+    }
+    new_members = [m for m in has_members if m.member_id not in old_by_id]
+    rejoined = [
+        (m, old_id_by_instance[m.group_instance_id])
+        for m in new_members
+        if m.group_instance_id in old_id_by_instance
+    ]
+    rejoined_ids = {m.member_id for m, _ in rejoined}
+    stayed = [(m, old_by_id[m.member_id]) for m in has_members if m.member_id in old_by_id]
+    replaced_ids = {old_id for _, old_id in rejoined}
     return Change(
-        joined=[m for m in new if m.member_id not in came_back],
-        gone=[m for m in had_members if m.member_id not in after and m.member_id not in replaced],
-        back=back,
+        joined=[m for m in new_members if m.member_id not in rejoined_ids],
+        gone=[m for m in had_members if m.member_id not in new_ids and m.member_id not in replaced_ids],
+        back=rejoined,
         changed=[
             m
-            for m in has_members
-            if (earlier := before.get(m.member_id)) is not None
-            and earlier.subscription
+            for m, old_member in stayed
+            if old_member.subscription
             and m.subscription
-            and topics_of(protocol_type, m) != topics_of(protocol_type, earlier)
+            and topics_of(protocol_type, m) != topics_of(protocol_type, old_member)
         ],
     )
 
@@ -184,12 +198,13 @@ def open_rebalance(
 ) -> None:
     """Record that a rebalance began at `at_ms`, with the changes of members that led to it.
 
-    It began at most `within_ms` earlier.
+    If polls found the group rebalancing, the rebalance began at most `within_ms` earlier. `also` is appended
+    to its reason.
     """
     group = seen.group
-    rule, reason, member_ids = _reason(seen, change, at_ms)
+    rule, reason, member_ids = _change_reason(seen, change, at_ms)
     record_members(seen, rule, change, at_ms)
-    previous_ms = group.last_rebalance_at_ms
+    previous_rebalance_at_ms = group.last_rebalance_at_ms
     group.last_rebalance_at_ms, group.last_rebalance_reason = at_ms, reason + also
     seen.record(
         rule if within_ms is None else "OB30",
@@ -198,13 +213,13 @@ def open_rebalance(
         to_state=GroupState.PREPARING_REBALANCE.value,
         at_ms=at_ms,
         member_id=member_ids[0] if len(member_ids) == 1 else None,
-        last_rebalance_at_ms=previous_ms,
+        last_rebalance_at_ms=previous_rebalance_at_ms,
         within_ms=within_ms,
     )
 
 
-def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, list[str]]:
-    """Return the row, the reason as a sentence, and the ids of members in the reason."""
+def _change_reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, list[str]]:
+    """Return why a rebalance began: the row of docs/observe.md, a sentence, and the ids of its members."""
     joined = [m.member_id for m in change.joined]
     gone = [m.member_id for m in change.gone]
     back = [m.member_id for m, _ in change.back]
@@ -218,21 +233,22 @@ def _reason(seen: Observation, change: Change, at_ms: int) -> tuple[str, str, li
         texts.append(f"static {listed(back, 'member')} came back")
     if changed:
         texts.append(f"{listed(changed, 'member')} subscribed to other topics")
-    kinds = [(rule, ids) for rule, ids in zip(_ROWS, (joined, gone, back, changed), strict=True) if ids]
-    if not kinds:
+    # Each rule that applies, with the members to which it applies.
+    rules = [(rule, ids) for rule, ids in zip(_ROWS, (joined, gone, back, changed), strict=True) if ids]
+    if not rules:
         return "OB8", "the same members joined again, and the log does not say which was the first", []
-    if len(kinds) == 1:
-        rule, member_ids = kinds[0]
+    if len(rules) == 1:
+        rule, member_ids = rules[0]
         return rule, texts[0], member_ids
     reason = f"{'; '.join(texts)}; the log does not say in which order"
-    return "OB7", reason, [member_id for _, ids in kinds for member_id in ids]
+    return "OB7", reason, [member_id for _, ids in rules for member_id in ids]
 
 
-_ROWS = ("OB4", "OB3", "OB5", "OB6")
+_ROWS = ("OB4", "OB3", "OB5", "OB6")  # members joined, left, came back, or changed their subscriptions
 
 
 def removal_reason(seen: Observation, member: ClassicMember, at_ms: int) -> str:
-    """Return a sentence about a member that is gone at `at_ms`."""
+    """Return a sentence about a member that is gone at `at_ms`, with the time of its last commit if known."""
     group = seen.group
     assert group.classic is not None
     held, since_ms = group.held_by(member), group.classic.since_ms
@@ -246,13 +262,14 @@ def record_members(
     at_ms: int,
     why: Callable[[ClassicMember], str] | None = None,
 ) -> None:
-    """Record each member that joined, left, came back or changed.
+    """Add an entry for each member that joined, left, came back or subscribed to other topics.
 
-    `why` returns the reason of an entry. If it is None, there is a standard reason.
+    `why` returns the reason of each entry, except of those about members that came back. If it is None, the
+    entries have the usual reasons.
     """
     for member, former in change.back:
         record_return(seen, rule, member, former, at_ms)
-    for kind, members in (
+    for type_, members in (
         (EntryType.MEMBER_ADDED, change.joined),
         (EntryType.MEMBER_REMOVED, change.gone),
         (EntryType.MEMBER_REJOINED, change.changed),
@@ -260,11 +277,11 @@ def record_members(
         for member in members:
             if why is not None:
                 reason = why(member)
-            elif kind is EntryType.MEMBER_REMOVED:
+            elif type_ is EntryType.MEMBER_REMOVED:
                 reason = removal_reason(seen, member, at_ms)
             else:
-                reason = _MEMBER_REASONS[kind]
-            seen.record(rule, kind, reason, at_ms=at_ms, **_member_fields(member))
+                reason = _MEMBER_REASONS[type_]
+            seen.record(rule, type_, reason, at_ms=at_ms, **_member_fields(member))
 
 
 _MEMBER_REASONS = {

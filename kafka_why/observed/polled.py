@@ -28,7 +28,7 @@ from kafka_why.contract.protocols.subscriptions import (
 )
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
 from kafka_why.observed.group import CREATION, ObservedGroup
-from kafka_why.observed.observation import Observation, RecordPosition
+from kafka_why.observed.observation import RecordPosition
 from kafka_why.observed.records import (
     AnyRecord,
     ClassicGeneration,
@@ -56,8 +56,8 @@ class ClassicPoll(Struct, frozen=True):
     The members' subscriptions and assignments are b"" unless the group is Stable.
     """
 
-    requested_ms: int
-    answered_ms: int
+    requested_ms: int  # when the request was sent
+    answered_ms: int  # when the response arrived
     state: str
     protocol_type: str
     protocol_name: str | None
@@ -74,40 +74,43 @@ class RebalanceDetector:
     def __init__(self) -> None:
         self.completing_ms: int | None = None
         """The time of the first poll that saw the current rebalance in CompletingRebalance, or None."""
-        self._run: RebalanceSeen | None = None
-        self._stable_ms: int | None = None
+        self._last_sighting: RebalanceSeen | None = None  # of the current rebalance
+        self._not_rebalancing_ms: int | None = None  # time of the last poll that did not see a rebalance
 
     @property
     def is_rebalancing(self) -> bool:
         """True if the group was rebalancing at the last poll."""
-        return self._run is not None
+        return self._last_sighting is not None
 
     def apply(self, poll: ClassicPoll, stable_ms: int) -> RebalanceSeen | None:
         """Apply the next poll. Return a sighting of a rebalance or its end, or None without a rebalance.
 
         `stable_ms` is a time before the first poll at which the group was not rebalancing.
         """
-        before = self._run
+        before = self._last_sighting
         if poll.state not in REBALANCING:
-            self._run, self.completing_ms, self._stable_ms = None, None, poll.requested_ms
+            self._last_sighting, self.completing_ms = None, None
+            self._not_rebalancing_ms = poll.requested_ms
             return (
                 None if before is None else _to_sighting(before.run, before.first_ms, before.within_ms, poll)
             )
         if before is not None:
             run, first_ms, within_ms = before.run, before.first_ms, before.within_ms
         else:
-            since_ms = stable_ms if self._stable_ms is None else self._stable_ms
+            # The rebalance began after the last poll that did not see it, or after `stable_ms`.
+            last_stable_ms = stable_ms if self._not_rebalancing_ms is None else self._not_rebalancing_ms
             run, first_ms = f"DescribeGroups at {poll.answered_ms}", poll.answered_ms
-            within_ms = max(poll.answered_ms - since_ms, 0)
+            within_ms = max(poll.answered_ms - last_stable_ms, 0)
         if poll.state == GroupState.COMPLETING_REBALANCE and self.completing_ms is None:
             self.completing_ms = poll.answered_ms
         elif poll.state == GroupState.PREPARING_REBALANCE:
             self.completing_ms = None
-        self._run = _to_sighting(run, first_ms, within_ms, poll)
-        return self._run
+        self._last_sighting = _to_sighting(run, first_ms, within_ms, poll)
+        return self._last_sighting
 
 
 def _to_sighting(run: str, first_ms: int, within_ms: int, poll: ClassicPoll) -> RebalanceSeen:
+    """Return the sighting of a poll in the series `run`, whose first poll was at `first_ms`."""
     return RebalanceSeen(
         run=run,
         state=poll.state,
@@ -122,13 +125,14 @@ def _to_sighting(run: str, first_ms: int, within_ms: int, poll: ClassicPoll) -> 
     )
 
 
-_STABLE, _WAITS, _NOT_SHOWN = 0, 2, -1
+# Codes of `MemberAssignment.state`: Stable, UnreleasedPartitions, and one for a state that polls do not show.
+_STABLE, _UNRELEASED, _NOT_SHOWN = 0, 2, -1
 
 
 class PolledMember(Struct, frozen=True):
-    """A member of a group with epochs."""
+    """A member of a group with epochs, as a poll shows it."""
 
-    epoch: int
+    epoch: int  # the member epoch
     subscription: MemberSubscription
     assigned: Partitions
     target: Partitions | None  # None in a share group, because polls do not show it
@@ -138,33 +142,31 @@ class EpochsPoll(Struct, frozen=True):
     """A coordinator's description of a group with epochs."""
 
     answered_ms: int
-    kind: str
+    kind: str  # consumer, share or streams
     state: str
-    epoch: int
+    epoch: int  # the group epoch
     assignment_epoch: int
-    members: dict[str, PolledMember]
+    members: dict[str, PolledMember]  # by member id
     names: Mapping[bytes, str]  # of topics, by id
     topology: TopologySent | None = None
 
 
 class PolledGroup:
-    """A group that is known from polls.
-
-    `entries` are its history so far, and `group` is its current state.
-    """
+    """A group that is known from polls."""
 
     def __init__(self, group_id: str) -> None:
-        self.entries: list[HistoryEntry] = []
-        self.polls = 0
+        self.entries: list[HistoryEntry] = []  # the history so far; the caller may remove entries
+        self.polls = 0  # their number
         self._group_id = group_id
-        self.group: ObservedGroup | None = None
-        self._kind: str | None = None
-        self._last: EpochsPoll | None = None
+        self.group: ObservedGroup | None = None  # the current state; None if the group does not exist
+        self._kind: str | None = None  # the group type at the last poll; None if the group did not exist
+        self._last: EpochsPoll | None = None  # the last poll, if the group has epochs
         self._detector = RebalanceDetector()
-        self._is_counted = True
-        self._committed: dict[TopicPartition, int] = {}
-        self._at = RecordPosition(0, "", "")
-        self.names: Mapping[bytes, str] = {}
+        # The group's generation is the number of generations seen, because no member has reported it yet.
+        self._is_generation_counted = True
+        self._committed: dict[TopicPartition, int] = {}  # offsets at the last poll
+        self._at = RecordPosition(time_ms=0, record="", incarnation="")  # of the last poll
+        self.names: Mapping[bytes, str] = {}  # of topics, by id
 
     def apply(
         self,
@@ -172,19 +174,27 @@ class PolledGroup:
         committed: Mapping[TopicPartition, int],
         now_ms: int,
     ) -> None:
-        """Apply the next poll, which is None if the group does not exist."""
+        """Apply the next poll, which is None if the group does not exist, and the committed offsets."""
         self.polls += 1
         name = f"poll {self.polls} at {now_ms}"
         self._at = RecordPosition(now_ms, name, name)
         for partition, offset in committed.items():
             if self._committed.get(partition) != offset:
-                found = Offset(offset, -1, "", now_ms, None, None)
-                self._observe(OffsetCommitted(partition.topic, partition.partition, found))
+                stored = Offset(
+                    offset,
+                    leader_epoch=-1,
+                    metadata="",
+                    committed_at_ms=now_ms,
+                    expire_at_ms=None,
+                    topic_id=None,
+                )
+                self._observe(OffsetCommitted(partition.topic, partition.partition, stored))
         self._committed = dict(committed)
         if poll is None:
             self._end()
             return
         kind = CLASSIC if isinstance(poll, ClassicPoll) else poll.kind
+        # A group that first exists at a later poll was created, so it has no unknown past.
         if self._kind != kind and (self._kind is not None or self.polls == 1):
             self._begin_history(poll)
         self._kind = kind
@@ -192,67 +202,72 @@ class PolledGroup:
             self._apply_classic(poll)
             return
         self.names = poll.names
-        for record in _changes(self._last or _empty_poll(kind, -1), poll):
+        for record in _changed_records(self._last or _empty_poll(kind, epoch=-1), poll):
             self._observe(record)
         self._last = poll
 
     def _begin_history(self, poll: ClassicPoll | EpochsPoll) -> None:
         """Begin the history of a group that existed before the first poll, or has changed its type."""
-        former = self.group
+        previous = self.group
         self.group = ObservedGroup(
             self._group_id,
-            self._at.incarnation if former is None else former.incarnation,
-            seq=CREATION + 1 if former is None else former.seq + 1,
-            offsets={} if former is None else former.offsets,
+            self._at.incarnation if previous is None else previous.incarnation,
+            seq=CREATION + 1 if previous is None else previous.seq + 1,
+            offsets={} if previous is None else previous.offsets,
             generation=0 if isinstance(poll, ClassicPoll) else poll.epoch,
         )
-        self._last, self._detector, self._is_counted = None, RebalanceDetector(), True
+        self._last, self._detector, self._is_generation_counted = None, RebalanceDetector(), True
 
     def _end(self) -> None:
         """End a group that no longer exists, after removing the members of the last poll."""
-        kind, last, self._kind, self._last = self._kind, self._last, None, None
+        kind, last = self._kind, self._last
+        self._kind = self._last = None
         if kind == CLASSIC:
             if self.group is not None and self.group.member_ids():
-                self._observe(self._generation(()))
+                self._observe(self._next_generation(members=()))
             self._observe(ClassicGroupRemoved())
         elif kind is not None and last is not None:
-            for record in _changes(last, _empty_poll(kind, last.epoch)):
+            for record in _changed_records(last, _empty_poll(kind, last.epoch)):
                 self._observe(record)
             self._observe(GroupEpochRemoved())
 
     def _apply_classic(self, poll: ClassicPoll) -> None:
+        """Apply a poll of a classic group: a new generation, if any, then a rebalance, if it saw one."""
         group = self.group
-        has_members = group is not None and group.classic is not None
+        classic = None if group is None else group.classic
         was_rebalancing, completing_ms = self._detector.is_rebalancing, self._detector.completing_ms
-        seen = self._detector.apply(
-            poll, group.classic.since_ms if group and group.classic else poll.requested_ms
-        )
+        sighting = self._detector.apply(poll, poll.requested_ms if classic is None else classic.since_ms)
         if poll.state not in REBALANCING:
             reported = max(map(_reported_generation, poll.members), default=0)
-            before = group.classic.members if group is not None and group.classic is not None else ()
-            if self._is_counted and reported and group is not None:
-                group.generation, self._is_counted = reported - 1, False
+            if self._is_generation_counted and reported and group is not None:
+                # The first report replaces the counted number.
+                group.generation, self._is_generation_counted = reported - 1, False
             is_later = group is not None and reported > group.generation
-            is_same = has_members and _assignments(before) == _assignments(poll.members)
-            if was_rebalancing or is_later or not is_same:
-                self._observe(self._generation(poll.members, poll, reported, completing_ms))
-        if seen is not None and self.group is not None:
-            self._add(observe_rebalancing(self.group, seen, self._at))
+            has_same_assignment = classic is not None and (
+                _assignment_bytes(classic.members) == _assignment_bytes(poll.members)
+            )
+            if was_rebalancing or is_later or not has_same_assignment:
+                self._observe(self._next_generation(poll.members, poll, reported, completing_ms))
+        if sighting is not None and self.group is not None:
+            self.entries += observe_rebalancing(self.group, sighting, self._at).history
 
-    def _generation(
+    def _next_generation(
         self,
         members: tuple[ClassicMember, ...],
         poll: ClassicPoll | None = None,
         reported: int = 0,
         formed_ms: int | None = None,
     ) -> ClassicGeneration:
-        """Return the record of the next generation.
+        """Return the record of the next generation. `poll` is None if the group has ended.
 
-        `reported` is its number by the members' subscriptions. If it is 0, generations are counted.
+        `reported` is its number in the members' subscriptions, or 0 if they do not have it. The number is
+        then the previous one plus 1. The first known generation of a group that already existed has number 0.
+        `formed_ms` is when it was formed, or None if unknown.
         """
         group = self.group
-        is_first = group is not None and group.classic is None and group.seq > CREATION
-        number = (0 if group is None else group.generation) + (not is_first)
+        is_first_known = group is not None and group.classic is None and group.seq > CREATION
+        previous = 0 if group is None else group.generation
+        number = previous if is_first_known else previous + 1
         return ClassicGeneration(
             protocol_type=PROTOCOL_TYPE if poll is None else poll.protocol_type,
             generation=max(number, reported),
@@ -263,90 +278,99 @@ class PolledGroup:
         )
 
     def _observe(self, record: AnyRecord) -> None:
+        """Apply a record that the group's coordinator would have written at the last poll."""
         seen = observe(self.group, self._group_id, record, self._at, self.names)
-        self._add(seen)
-        self.group = None if seen.is_over else seen.group
-
-    def _add(self, seen: Observation) -> None:
         self.entries += seen.history
+        self.group = None if seen.is_over else seen.group
 
 
 def _reported_generation(member: ClassicMember) -> int:
-    """Return the group's generation by the member's subscription, or 0 if unknown."""
+    """Return the group's generation by the member's subscription, or 0 if it does not have it."""
     try:
-        # It has the generation before the member joined.
+        # A subscription has the last generation before the member joined.
         return (decode_subscription(member.subscription).generation_id or -1) + 1
     except ProtocolError:
         return 0
 
 
-def _assignments(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> dict[str, bytes]:
+def _assignment_bytes(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> dict[str, bytes]:
     return {m.member_id: m.assignment for m in members}
 
 
-def _changes(last: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
-    """Yield the records of the changes between two polls, in the order of a coordinator."""
-    had, kind = last.members, now.kind
-    for member_id in had.keys() - now.members.keys():
+def _changed_records(last: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
+    """Yield the records of the changes between two polls, in the order in which a coordinator writes them."""
+    old_members, kind = last.members, now.kind
+    for member_id in old_members.keys() - now.members.keys():
         yield MemberSubscribed(member_id, None, kind)
     for member_id, member in now.members.items():
-        if member_id not in had or had[member_id].subscription != member.subscription:
+        if member_id not in old_members or old_members[member_id].subscription != member.subscription:
             yield MemberSubscribed(member_id, member.subscription, kind)
     if now.topology is not None and last.topology != now.topology:
         yield now.topology
+    # The record of a streams group's epoch shows whether its topology is ready, too.
     if (last.epoch, last.state == NOT_READY) != (now.epoch, now.state == NOT_READY):
         yield _group_epoch(now)
-    yield from _targets(last, now)
+    yield from _target_records(last, now)
     for member_id, member in now.members.items():
-        before = had.get(member_id)
-        if before is None or _current_assignment(before, last, before) != _current_assignment(
-            member, now, before
-        ):
-            yield MemberAssigned(member_id, _current_assignment(member, now, before), kind)
+        before = old_members.get(member_id)
+        current = _current_assignment(member, now, before)
+        if before is None or _current_assignment(before, last, before) != current:
+            yield MemberAssigned(member_id, current, kind)
 
 
-def _targets(last: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
+def _target_records(last: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
+    """Yield the records of changed targets, then the epoch of the target assignment if it changed."""
     for member_id, member in now.members.items():
         before, target = last.members.get(member_id), _target(member, now)
         if target is not None and (before is None or _target(before, last) != target):
             yield MemberTarget(member_id, target, now.kind)
     if last.assignment_epoch != now.assignment_epoch:
-        yield TargetEpoch(now.assignment_epoch, None, now.kind)
+        yield TargetEpoch(now.assignment_epoch, now.kind)
 
 
 def _group_epoch(now: EpochsPoll) -> GroupEpoch:
+    """Return the record of the group epoch. Polls show neither a metadata hash nor configs."""
     if now.kind != STREAMS:
-        return GroupEpoch(now.epoch, 0, now.kind)
+        return GroupEpoch(now.epoch, metadata_hash=0, kind=now.kind)
+    # A group that is ready has validated its topology.
     is_ready = now.topology is not None and now.state != NOT_READY
     epoch = (now.topology.epoch if now.topology is not None else None) if is_ready else None
-    return GroupEpoch(now.epoch, 0, now.kind, -1 if epoch is None else epoch, {})
+    return GroupEpoch(
+        now.epoch,
+        metadata_hash=0,
+        kind=now.kind,
+        validated_topology_epoch=-1 if epoch is None else epoch,
+        assignment_configs={},
+    )
 
 
 def _target(member: PolledMember, poll: EpochsPoll) -> Partitions | None:
     """Return a member's target assignment, or None if unknown."""
     if poll.kind != SHARE:
         return member.target
-    # A share group's member has its target at the target's epoch.
+    # Polls do not show a share group's target. A member at the epoch of the target assignment has its target.
     return member.assigned if member.epoch == poll.assignment_epoch else None
 
 
 def _current_assignment(
     member: PolledMember, poll: EpochsPoll, before: PolledMember | None
 ) -> MemberAssignment:
-    """Return a member's current assignment.
+    """Return a member's current assignment. `before` is the member in the poll before, or None.
 
-    Polls do not show `revoking`, and `state` only at the target's epoch.
+    Polls do not show `revoking`. They show the state only of members that are at the target's epoch.
     """
-    is_at_target_epoch = member.epoch == poll.assignment_epoch
-    has_all = member.assigned == _target(member, poll)
+    state_at_target_epoch = _STABLE if member.assigned == _target(member, poll) else _UNRELEASED
     return MemberAssignment(
         epoch=member.epoch,
         previous_epoch=member.epoch if before is None else before.epoch,
-        state=_NOT_SHOWN if not is_at_target_epoch else _STABLE if has_all else _WAITS,
+        state=state_at_target_epoch if member.epoch == poll.assignment_epoch else _NOT_SHOWN,
         assigned=member.assigned,
         revoking={},
     )
 
 
 def _empty_poll(kind: str, epoch: int) -> EpochsPoll:
-    return EpochsPoll(0, kind, "", epoch, epoch, {}, {})
+    """Return a poll of a group without members, for the time before a group's first poll or after its end."""
+    return EpochsPoll(
+        answered_ms=0, kind=kind, state="", epoch=epoch, assignment_epoch=epoch, members={}, names={}
+    )

@@ -7,20 +7,20 @@ OffsetCommitValue.json, GroupMetadataValue.json, ConsumerGroup*Value.json, Share
 StreamsGroup*Value.json.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from kafka_why.contract.kafka.history import Offset
+from kafka_why.contract.kafka.history import STREAMS, Offset
 from kafka_why.contract.kafka.snapshot import Partitions
 
 
 class OffsetCommitted(Struct, frozen=True, gc=False):
-    """The committed offset of a partition, or None if it was removed."""
+    """The record of a partition's committed offset."""
 
     topic: str
     partition: int
-    offset: Offset | None
+    offset: Offset | None  # None if it was removed
 
 
 class ClassicMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -44,8 +44,8 @@ class ClassicGeneration(Struct, frozen=True):
 
     protocol_type: str
     generation: int
-    protocol_name: str | None  # as `leader_id`, None without members
-    leader_id: str | None
+    protocol_name: str | None  # None without members
+    leader_id: str | None  # None without members
     since_ms: int | None  # when the generation was formed (current_state_timestamp); None before Kafka 2.1
     members: tuple[ClassicMember, ...]
 
@@ -55,7 +55,7 @@ class ClassicGroupRemoved(Struct, frozen=True):
 
 
 class GroupEpoch(Struct, frozen=True):
-    """The group epoch."""
+    """The record of the group epoch."""
 
     epoch: int
     metadata_hash: int  # 0 before Kafka 4.1
@@ -87,7 +87,7 @@ class StreamsMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The subscription of a member of a group with epochs."""
 
-    instance_id: str | None
+    instance_id: str | None  # group.instance.id
     rack_id: str | None
     client_id: str
     client_host: str
@@ -95,57 +95,56 @@ class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fi
     topic_regex: str
     rebalance_timeout_ms: int
     server_assignor: str | None
-    is_classic: bool  # the member uses the classic protocol
-    session_timeout_ms: int
+    is_classic: bool  # True if the member uses the classic protocol
+    session_timeout_ms: int  # 0 unless `is_classic`
     streams: StreamsMember | None = None
 
 
 class MemberSubscribed(Struct, frozen=True):
-    """A member's subscription, or None if the member was removed."""
+    """The record of a member's subscription."""
 
     member_id: str
-    subscription: MemberSubscription | None
+    subscription: MemberSubscription | None  # None if the member was removed
     kind: str = "consumer"
 
 
 class RegexResolved(Struct, frozen=True):
-    """The topics that a pattern matches, or None if no member subscribes to the pattern any longer."""
+    """The record of the topics that a pattern matches."""
 
     regex: str
-    topics: tuple[str, ...] | None
+    topics: tuple[str, ...] | None  # None if no member subscribes to the pattern any longer
 
 
 class TargetEpoch(Struct, frozen=True):
-    """The epoch of the target assignment, or None if the assignment was removed."""
+    """The record of the epoch of the target assignment."""
 
-    epoch: int | None
-    computed_ms: int | None  # None before Kafka 4.3
+    epoch: int | None  # None if the target assignment was removed
     kind: str = "consumer"
 
 
 class MemberTarget(Struct, frozen=True):
-    """A member's target assignment, or None if the target assignment was removed."""
+    """The record of a member's target assignment."""
 
     member_id: str
-    partitions: Partitions | None
+    partitions: Partitions | None  # None if the target assignment was removed
     kind: str = "consumer"
 
 
 class MemberAssignment(Struct, frozen=True):
     """A member's current assignment."""
 
-    epoch: int
+    epoch: int  # the member epoch
     previous_epoch: int
     state: int  # code of the consumer protocol's MemberState
-    assigned: Partitions
+    assigned: Partitions  # that the member may use
     revoking: Partitions  # that the member has to give up
 
 
 class MemberAssigned(Struct, frozen=True):
-    """A member's current assignment, or None if the member was removed."""
+    """The record of a member's current assignment."""
 
     member_id: str
-    assignment: MemberAssignment | None
+    assignment: MemberAssignment | None  # None if the member was removed
     kind: str = "consumer"
 
 
@@ -159,7 +158,7 @@ class SharePartitions(Struct, frozen=True):
 
 
 class TopologySent(Struct, frozen=True):
-    """The topology of a streams group."""
+    """The record of a streams group's topology."""
 
     epoch: int | None  # None if the topology was removed
     # Topics that each subtopology reads, including repartition topics, or `/PATTERN/`.
@@ -181,3 +180,12 @@ AnyRecord = (
     | SharePartitions
     | TopologySent
 )
+
+
+def topic_ids_in(record: object) -> Iterable[bytes]:
+    """Return the topic ids in a record's assignment or target, or () if it has none."""
+    if isinstance(record, MemberTarget) and record.kind != STREAMS:
+        return record.partitions or ()
+    if isinstance(record, MemberAssigned) and record.kind != STREAMS and record.assignment is not None:
+        return {**record.assignment.assigned, **record.assignment.revoking}
+    return ()

@@ -1,4 +1,7 @@
-"""Applies records of `__consumer_offsets` to a group. The result depends only on the records."""
+"""Applies records of `__consumer_offsets`, and polls of a rebalancing group, to a group.
+
+The result depends only on the records and polls.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -25,8 +28,8 @@ from kafka_why.observed.records import (
 )
 from kafka_why.observed.sightings import observe_sighting
 
-# No record of the log has this time, so the next record begins a new run.
-_NO_TIME = -1
+# No record has this time, so the record after a poll begins a new run (a series of records with one time).
+_NO_RECORD_MS = -1
 
 
 def observe(
@@ -37,17 +40,18 @@ def observe(
     names: Mapping[bytes, str],
     removed_ms: int | None = None,
 ) -> Observation:
-    """Apply the next record of the group's partition. Return the group after it, and the changes.
+    """Apply the next record about a group. Return the group after it, and the changes.
 
-    `group` is changed in place, or None before the group's first record. `names` are known topic names by id.
-    `removed_ms` is that of the previous observation.
+    `group` is changed in place. It is None before the group's first record. `at` is the record's position.
+    `names` are known topic names by id. `removed_ms` is the `removed_ms` of the group's previous observation.
+    If the group ends but has offsets, the result has a new group with these offsets.
     """
     if group is None:
         group = ObservedGroup(group_id, at.incarnation)
     if at.time_ms != group.run_ms or not group.run:
         group.run, group.run_ms = at.record, at.time_ms
         epochs.begin_run(group)
-    # The group's coordinator may have moved to a broker whose clock is behind.
+    # The group's time never goes back, although its coordinator may move to a broker whose clock is behind.
     if at.time_ms >= group.at_ms:
         group.at_ms = at.time_ms
     else:
@@ -63,8 +67,12 @@ def observe(
 def observe_rebalancing(
     group: ObservedGroup, seen_rebalancing: RebalanceSeen, at: RecordPosition
 ) -> Observation:
-    """Apply a poll that found the group rebalancing, or the end of the rebalance."""
-    group.run, group.run_ms = at.record, _NO_TIME
+    """Apply a poll that found the group rebalancing, or that found the end of the rebalance.
+
+    `at` is the position of the record with the poll's result. The entries get the time of the group's last
+    record unless they have a time of their own.
+    """
+    group.run, group.run_ms = at.record, _NO_RECORD_MS
     seen = Observation(group, at._replace(time_ms=group.at_ms), {})
     observe_sighting(seen, seen_rebalancing)
     return seen
@@ -74,7 +82,7 @@ def _observe_generation(seen: Observation, record: ClassicGeneration) -> None:
     epochs = seen.group.epochs
     if epochs is None:
         classic.observe_generation(seen, record)
-    elif epochs.is_ending:
+    elif epochs.is_ending:  # its records are being removed, so the group is converted
         classic.convert_to_classic(seen, record)
     else:  # the records that ended the group with epochs are missing
         seen.group.epochs = None
@@ -82,18 +90,18 @@ def _observe_generation(seen: Observation, record: ClassicGeneration) -> None:
 
 
 def _observe_offset(seen: Observation, record: OffsetCommitted) -> None:
-    group, topic, number = seen.group, record.topic, record.partition
-    is_new = not group.offsets
+    group, topic, partition = seen.group, record.topic, record.partition
     if record.offset is not None:
-        group.offsets.setdefault(topic, {})[number] = record.offset
-        seen.has_news = is_new
+        seen.view_changed = not group.offsets  # with its first offset, the group may have begun to exist
+        group.offsets.setdefault(topic, {})[partition] = record.offset
     else:
-        of_topic = group.offsets.get(topic, {})
-        of_topic.pop(number, None)
-        if not of_topic:
+        topic_offsets = group.offsets.get(topic, {})
+        topic_offsets.pop(partition, None)
+        if not topic_offsets:
             group.offsets.pop(topic, None)
-        seen.is_over = not group.offsets and group.classic is None and group.epochs is None
-    seen.offsets.append(OffsetChange(topic, number, record.offset))
+        has_only_offsets = group.classic is None and group.epochs is None
+        seen.is_over = has_only_offsets and not group.offsets
+    seen.offsets.append(OffsetChange(topic, partition, record.offset))
 
 
 _HANDLERS: dict[type[AnyRecord], Callable[..., None]] = {

@@ -1,4 +1,5 @@
-"""Derives the history of streams groups: their topology, and the reasons of new epochs. Rows OB50 to OB52.
+"""Derives the history of streams groups: their topology, and the reasons of new epochs (rows OB50 to OB52 of
+docs/observe.md).
 
 The record of a group epoch has the topology epoch whose topics were found valid, and the settings of the
 assignment. Until the topics are valid, the group is NotReady and no member has a task.
@@ -11,6 +12,7 @@ from kafka_why.observed.group import ACTIVE, Topology, task_key
 from kafka_why.observed.observation import Observation
 from kafka_why.observed.records import GroupEpoch, MemberSubscription, TopologySent
 
+# Fields of a `MemberSubscription`, and of its `StreamsMember`, with the texts about their changes.
 _FIELDS = {
     "instance_id": "its instance id",
     "rack_id": "its rack",
@@ -26,16 +28,16 @@ _STREAMS_FIELDS = {
 }
 
 
-def changed(before: MemberSubscription, now: MemberSubscription) -> str:
-    """Return a text about the fields that a member changed, or ""."""
-    found = [text for name, text in _FIELDS.items() if getattr(before, name) != getattr(now, name)]
+def describe_change(before: MemberSubscription, now: MemberSubscription) -> str:
+    """Return a text about the fields that a member changed, or "" if it changed none."""
+    changed = [text for name, text in _FIELDS.items() if getattr(before, name) != getattr(now, name)]
     if before.streams is not None and now.streams is not None:
-        found += [
+        changed += [
             text
             for name, text in _STREAMS_FIELDS.items()
             if getattr(before.streams, name) != getattr(now.streams, name)
         ]
-    return " and ".join(found)
+    return " and ".join(changed)
 
 
 def observe_topology(seen: Observation, record: TopologySent) -> None:
@@ -44,51 +46,54 @@ def observe_topology(seen: Observation, record: TopologySent) -> None:
     if record.epoch is None:
         if group.epochs is not None and group.epochs.kind == STREAMS:
             group.epochs.topology = Topology()
-            seen.has_news = True
+            seen.view_changed = True
         else:  # the group has ended
             seen.is_over = group.epochs is None and group.classic is None and not group.offsets
         return
     epochs = seen.epochs(STREAMS)
-    seen.has_news = epochs.news.is_new_topology = True
+    seen.view_changed = epochs.news.is_new_topology = True
     epochs.topology.epoch, epochs.topology.sources = record.epoch, dict(record.sources)
     record_topology(seen, epochs.topology)
 
 
 def record_topology(seen: Observation, topology: Topology) -> None:
     """Record the topology, if the group already has a history."""
-    read = [f"{name} reads {', '.join(topics) or 'no topic'}" for name, topics in topology.sources.items()]
-    seen.record_if_seen(
+    subtopologies = [
+        f"{name} reads {', '.join(topics) or 'no topic'}" for name, topics in topology.sources.items()
+    ]
+    seen.record_or_update(
         "OB50",
         EntryType.TOPOLOGY_CHANGED,
-        f"the topology of epoch {topology.epoch}: subtopology {'; '.join(read)}",
+        f"the topology of epoch {topology.epoch}: subtopology {'; '.join(subtopologies)}",
         topics=sorted({topic for topics in topology.sources.values() for topic in topics}),
     )
 
 
-def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
-    """Return the row and the text of each reason for a new epoch that is not about members."""
+def epoch_reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
+    """Return the row and the text of each reason for a new epoch that is not about members.
+
+    `topology` is the one before the record of the new epoch.
+    """
     if topology.configs is None:  # the first epoch
         return []
-    found = []
+    reasons = []
     if record.validated_topology_epoch != topology.validated_epoch:
-        found.append(
-            ("OB51", "the topics of the topology are missing, or have wrong numbers of partitions")
+        text = (
+            "the topics of the topology are missing, or have wrong numbers of partitions"
             if record.validated_topology_epoch < 0
-            else (
-                "OB51",
-                f"all topics of topology epoch {record.validated_topology_epoch} exist and are valid",
-            )
+            else f"all topics of topology epoch {record.validated_topology_epoch} exist and are valid"
         )
-    now = record.assignment_configs or {}
-    for name in sorted({*topology.configs, *now}):
-        before, after = topology.configs.get(name, "none"), now.get(name, "none")
+        reasons.append(("OB51", text))
+    new_configs = record.assignment_configs or {}
+    for name in sorted({*topology.configs, *new_configs}):
+        before, after = topology.configs.get(name, "none"), new_configs.get(name, "none")
         if before != after:
-            found.append(("OB52", f"{name} changed from {before} to {after}"))
-    return found
+            reasons.append(("OB52", f"{name} changed from {before} to {after}"))
+    return reasons
 
 
 def partitions_read_by(topology: Topology, tasks: Partitions) -> list[TopicPartition]:
-    """Return the partitions that the active tasks among `tasks` read."""
+    """Return the partitions of topics that the active tasks among `tasks` read."""
     return [
         TopicPartition(topic, number)
         for subtopology, topics in topology.sources.items()

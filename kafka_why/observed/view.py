@@ -1,4 +1,4 @@
-"""Builds the view of an observed group for the groups topic."""
+"""Builds the view of an observed group: its state and members, as a record of the groups topic."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -26,7 +26,8 @@ from kafka_why.contract.kafka.snapshot import (
 from kafka_why.observed.group import Assigned, Epochs, ObservedGroup, ShareState, Topology
 from kafka_why.observed.records import MemberSubscription
 
-_NOTHING = Assigned(
+# The assignment of a member that has no record of a current assignment.
+_NO_ASSIGNMENT = Assigned(
     epoch=0,
     previous_epoch=0,
     state=MemberState.UNRELEASED_PARTITIONS,
@@ -52,20 +53,23 @@ def view_of(group: ObservedGroup, names: Mapping[bytes, str]) -> GroupSnapshot:
         protocol_type=group.protocol_type,
         protocol_name=classic.protocol_name if classic is not None and is_stable else None,
         leader_id=None if classic is None else classic.leader_id,
-        members=_members(group, names),
+        members=_member_snapshots(group, names),
         pending_members=[],
         last_rebalance_at_ms=group.last_rebalance_at_ms,
         last_rebalance_reason=group.last_rebalance_reason,
         quarantined=None,
         observed=True,
-        consumer=UNSET if epochs is None else _details(group, epochs, names),
+        consumer=UNSET if epochs is None else _consumer_snapshot(group, epochs, names),
     )
 
 
-def _members(group: ObservedGroup, names: Mapping[bytes, str]) -> list[MemberSnapshot]:
+def _member_snapshots(group: ObservedGroup, names: Mapping[bytes, str]) -> list[MemberSnapshot]:
     epochs = group.epochs
     if epochs is not None:
-        return [_member(group, epochs, m, of, names) for m, of in epochs.subscriptions.items()]
+        return [
+            _member_snapshot(group, epochs, member_id, member, names)
+            for member_id, member in epochs.subscriptions.items()
+        ]
     return [
         MemberSnapshot(
             member_id=m.member_id,
@@ -82,14 +86,14 @@ def _members(group: ObservedGroup, names: Mapping[bytes, str]) -> list[MemberSna
     ]
 
 
-def _member(
+def _member_snapshot(
     group: ObservedGroup,
     epochs: Epochs,
     member_id: str,
     member: MemberSubscription,
     names: Mapping[bytes, str],
 ) -> MemberSnapshot:
-    assigned = epochs.assigned.get(member_id, _NOTHING)
+    assigned = epochs.assigned.get(member_id, _NO_ASSIGNMENT)
     is_away = assigned.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
     return MemberSnapshot(
         member_id=member_id,
@@ -109,20 +113,21 @@ def _member(
             subscribed_topic_names=sorted(member.topic_names),
             subscribed_topic_regex=member.topic_regex,
             server_assignor=member.server_assignor,
-            assigned=group.shown(assigned.partitions, names),
-            revoking=group.shown(assigned.revoking, names),
-            target=group.shown(epochs.targets.get(member_id, {}), names),
+            assigned=group.partitions_by_name(assigned.partitions, names),
+            revoking=group.partitions_by_name(assigned.revoking, names),
+            target=group.partitions_by_name(epochs.targets.get(member_id, {}), names),
             member_type="classic" if member.is_classic else epochs.kind,
             streams=UNSET if member.streams is None else StreamsMemberSnapshot(*astuple(member.streams)),
         ),
     )
 
 
-def _details(group: ObservedGroup, epochs: Epochs, names: Mapping[bytes, str]) -> ConsumerGroupSnapshot:
-    assignors = {member.server_assignor for member in epochs.subscriptions.values()}
+def _consumer_snapshot(
+    group: ObservedGroup, epochs: Epochs, names: Mapping[bytes, str]
+) -> ConsumerGroupSnapshot:
     return ConsumerGroupSnapshot(
         assignment_epoch=epochs.assignment_epoch,
-        assignor_name=(next(iter(assignors)) or "") if len(assignors) == 1 else "",
+        assignor_name=epochs.assignor() or "",
         topics={
             name: TopicSnapshot(str(UUID(bytes=topic_id)), partitions)
             for topic_id, (name, partitions) in sorted(epochs.topics.items(), key=lambda item: item[1])
@@ -130,21 +135,21 @@ def _details(group: ObservedGroup, epochs: Epochs, names: Mapping[bytes, str]) -
         resolved_regexes={regex: list(topics) for regex, topics in sorted(epochs.regexes.items())},
         unknown_topics=[],
         unresolved_regexes=[],
-        share=_share(group, epochs, names) if epochs.kind == SHARE else UNSET,
-        streams=_streams(epochs.topology) if epochs.kind == STREAMS else UNSET,
+        share=_share_snapshot(group, epochs, names) if epochs.kind == SHARE else UNSET,
+        streams=_streams_snapshot(epochs.topology) if epochs.kind == STREAMS else UNSET,
     )
 
 
-def _share(group: ObservedGroup, epochs: Epochs, names: Mapping[bytes, str]) -> ShareSnapshot:
-    state = epochs.share or ShareState(0)
+def _share_snapshot(group: ObservedGroup, epochs: Epochs, names: Mapping[bytes, str]) -> ShareSnapshot:
+    state = epochs.share or ShareState(first_ms=0)
     return ShareSnapshot(
-        initializing=group.shown(state.initializing, names),
-        initialized=group.shown(state.initialized, names),
-        deleting=group.shown({topic_id: [] for topic_id in state.deleting}, names),
+        initializing=group.partitions_by_name(state.initializing, names),
+        initialized=group.partitions_by_name(state.initialized, names),
+        deleting=group.partitions_by_name({topic_id: [] for topic_id in state.deleting}, names),
     )
 
 
-def _streams(topology: Topology) -> StreamsSnapshot:
+def _streams_snapshot(topology: Topology) -> StreamsSnapshot:
     return StreamsSnapshot(
         topology_epoch=topology.epoch,
         validated_topology_epoch=topology.validated_epoch,

@@ -1,4 +1,6 @@
-"""The parameters in an address of the page. Required ones are read strictly, all others leniently."""
+"""The parameters in an address of the page. An invalid one is refused if it is required or a time. Any other
+falls back to its default.
+"""
 
 from starlette.requests import Request
 
@@ -24,22 +26,22 @@ class RequestRefused(Exception):
 
 def parameter(request: Request, name: str) -> str:
     """Return a required parameter. Raises RequestRefused."""
-    found = request.query_params.get(name)
-    if not found or len(found) > MAX_TEXT_CHARS:
+    value = request.query_params.get(name)
+    if not value or len(value) > MAX_TEXT_CHARS:
         raise RequestRefused(400, f"the address has no {name}, or one that is too long")
-    return found
+    return value
 
 
 def time_parameter(request: Request) -> int:
-    """Return the required time, in milliseconds since the epoch. Raises RequestRefused."""
+    """Return the required parameter `at`, in milliseconds since the epoch. Raises RequestRefused."""
     try:
         return _time_ms(parameter(request, "at"))
     except ValueError as error:
         raise RequestRefused(400, "`at` is a time in milliseconds") from error
 
 
-def selection(request: Request) -> GroupSelection:
-    """Return the groups that the address selects."""
+def group_selection(request: Request) -> GroupSelection:
+    """Return the filter and order of groups that the address asks for."""
     query = request.query_params
     return GroupSelection(
         text=query.get("q", "")[:MAX_TEXT_CHARS],
@@ -51,7 +53,7 @@ def selection(request: Request) -> GroupSelection:
 
 
 def members_selection(request: Request) -> MembersSelection:
-    """Return the clients or hosts that the address selects."""
+    """Return the filter and order of clients or hosts that the address asks for."""
     query = request.query_params
     return MembersSelection(
         by=MemberGrouping.HOST if query.get("by") == MemberGrouping.HOST else MemberGrouping.CLIENT,
@@ -62,7 +64,10 @@ def members_selection(request: Request) -> MembersSelection:
 
 
 def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
-    """Return the time range that the reader wants to see. Raises RequestRefused."""
+    """Return the time range that the reader wants to see, by default the last hour. Raises RequestRefused.
+
+    The parameters are `from` and `to` in milliseconds, or `since` as in `why`.
+    """
     query = request.query_params
     try:
         to_ms = min(_time_ms(query["to"]), now_ms) if "to" in query else now_ms
@@ -76,11 +81,12 @@ def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
 
 
 def is_only_time(request: Request) -> bool:
-    """Return True if an open page requests only another time range."""
+    """Return True if the page's script requests only the parts of the page that depend on the time range."""
     return request.query_params.get("part") == "time"
 
 
 def _page_number(request: Request) -> int:
+    """Return the parameter `page`, or 1 if it is missing or invalid."""
     try:
         return parse_whole_number(request.query_params.get("page", "1"), 1, _MAX_PAGE)
     except ValueError:

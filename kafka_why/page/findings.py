@@ -1,7 +1,8 @@
-"""The findings about a group, each in one sentence, the most serious first; and the overdue partitions of
-share groups.
+"""The findings about a group, each in one sentence, the most serious first. For a share group also lines
+about its partitions, and about the tasks that the cluster's share coordinator has to do for it.
 
-`kafka_why.lag.definitions` defines when a lag is harmful. `kafka_why.why` explains the group's rebalances.
+`kafka_why.lag.definitions` defines when a lag is harmful. `kafka_why.why` explains the group's rebalances. A
+view is the latest snapshot of a group's state.
 """
 
 from collections import Counter
@@ -11,11 +12,11 @@ from enum import IntEnum
 from msgspec import Struct, UnsetType
 
 from kafka_why.contract.kafka.history import NOT_READY
-from kafka_why.contract.kafka.snapshot import GroupSnapshot, NamedPartitions, ShareSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, ShareSnapshot
 from kafka_why.contract.protocols.subscriptions import by_topic
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.contract.rocketmq.requests import MessageModel
-from kafka_why.lag.definitions import WINDOW_MS, Partition, PartitionLag, troubles
+from kafka_why.lag.definitions import WINDOW_MS, Partition, PartitionLag, harmful_lags
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.page.words import thousands
 from kafka_why.rocketmq_group import (
@@ -25,62 +26,58 @@ from kafka_why.rocketmq_group import (
     duplicate_places,
 )
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
-from kafka_why.why.reconciling import flat
+from kafka_why.why.reconciling import flat, partition_count
 from kafka_why.why.report import Report, client_of
 from kafka_why.why.share_state import error_text, open_requests, request_text
 from kafka_why.why.text import names_of
 from kafka_why.wording import count, duration_text, partitions_text, shortened
 
 LONG_REQUEST_MS = 60_000
-"""Tasks normally stay open this long while a share coordinator moves."""
+"""The age at which an open task is reported. It is normal while a share coordinator moves."""
 
 
-def share_of(view: GroupSnapshot) -> ShareSnapshot | None:
-    """Return the part of a view that only share groups have, or None."""
-    return (view.consumer.share or None) if view.consumer else None
+def share_snapshot(view: GroupSnapshot) -> ShareSnapshot | None:
+    """Return the part of a view that only share groups have, or None for another group."""
+    return (view.consumer.share or None) if view.consumer else None  # UNSET is false
 
 
-def lines_of(view: GroupSnapshot, now_ms: int) -> list[str]:
-    """Return lines about numbers of partitions, open tasks, and unassigned partitions."""
-    share = share_of(view)
-    return [] if share is None else [*_lines(view, share, now_ms)]
+def share_group_lines(view: GroupSnapshot, now_ms: int) -> list[str]:
+    """Return lines about the partitions and open tasks of a share group, or [] for other groups."""
+    share = share_snapshot(view)
+    return [] if share is None else [*_share_lines(view, share, now_ms)]
 
 
-def _lines(view: GroupSnapshot, share: ShareSnapshot, now_ms: int) -> Iterator[str]:
-    numbers = {kind: _number(getattr(share, kind)) for kind in ("initialized", "initializing", "deleting")}
-    parts = [f"{number} {kind}" for kind, number in numbers.items() if number]
-    yield f"{count(sum(numbers.values()), 'partition')}: {', '.join(parts)}" if parts else "none"
-    for asked in open_requests(share):
-        yield request_text(asked, now_ms)
-    held = (flat(member.consumer.assigned) for member in view.members if member.consumer is not None)
-    idle = flat(share.initialized).difference(*held)
-    if view.members and idle:
-        yield f"no member has {partitions_text(by_topic(idle))}"
+def _share_lines(view: GroupSnapshot, share: ShareSnapshot, now_ms: int) -> Iterator[str]:
+    counts = {
+        state: partition_count(getattr(share, state)) for state in ("initialized", "initializing", "deleting")
+    }
+    parts = [f"{number} {state}" for state, number in counts.items() if number]
+    yield f"{count(sum(counts.values()), 'partition')}: {', '.join(parts)}" if parts else "none"
+    for request in open_requests(share):
+        yield request_text(request, now_ms)
+    assigned = (flat(member.consumer.assigned) for member in view.members if member.consumer is not None)
+    unassigned = flat(share.initialized).difference(*assigned)
+    if view.members and unassigned:
+        yield f"no member has {partitions_text(by_topic(unassigned))}"
 
 
-def overdue(view: GroupSnapshot, now_ms: int) -> tuple[str, int] | None:
-    """Return a sentence about the tasks that have been open too long, and the time of the oldest, or None."""
-    share = share_of(view)
-    late = (
-        [one for one in open_requests(share) if now_ms - one.since_ms >= LONG_REQUEST_MS]
-        if share is not None
-        else []
-    )
-    if not late:
+def find_overdue_tasks(view: GroupSnapshot, now_ms: int) -> tuple[str, int] | None:
+    """Return a sentence about the tasks that have been open for LONG_REQUEST_MS, and the time of the oldest.
+
+    The result is None if there is no such task.
+    """
+    share = share_snapshot(view)
+    requests = [] if share is None else open_requests(share)
+    overdue = [request for request in requests if now_ms - request.since_ms >= LONG_REQUEST_MS]
+    if not overdue:
         return None
-    first = late[0]
-    number = count(sum(_number(one.partitions) for one in late), "partition")
-    what = "has not deleted the state of" if first.is_deletion else "has not initialized"
-    error = "" if first.error_code is None else f", with {error_text(first.error_code)}"
-    lasted = duration_text(now_ms - first.since_ms)
-    sentence = (
-        f"The share coordinator {what} {number} for {lasted}{error}: {partitions_text(first.partitions)}"
-    )
-    return sentence, first.since_ms
-
-
-def _number(partitions: NamedPartitions) -> int:
-    return sum(map(len, partitions.values()))
+    oldest = overdue[0]
+    number = count(sum(partition_count(request.partitions) for request in overdue), "partition")
+    failure = "has not deleted the state of" if oldest.is_deletion else "has not initialized"
+    error = "" if oldest.error_code is None else f", with {error_text(oldest.error_code)}"
+    open_for = duration_text(now_ms - oldest.since_ms)
+    partitions = partitions_text(oldest.partitions)
+    return f"The share coordinator {failure} {number} for {open_for}{error}: {partitions}", oldest.since_ms
 
 
 OFTEN = 5
@@ -88,6 +85,7 @@ OFTEN = 5
 LONG_MS = 30_000
 """A rebalance that takes longer is long."""
 
+# A group's states during a rebalance, and that of a streams group whose topology is not valid.
 _NOT_SETTLED = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", NOT_READY)
 
 
@@ -95,14 +93,14 @@ class FindingKind(IntEnum):
     """The kinds of findings, the most serious first."""
 
     QUARANTINED = 0
-    REBALANCING = 1
-    STUCK = 2
-    NO_OWNER = 3
-    NOT_INITIALIZED = 4
+    REBALANCING = 1  # for LONG_MS
+    STUCK = 2  # a committed offset stands still while records arrive
+    NO_OWNER = 3  # records wait in a partition that no member holds
+    NOT_INITIALIZED = 4  # an overdue task for the share coordinator
     FALLING_BEHIND = 5
     DUPLICATE_CLIENT_ID = 6
     DIFFERENT_SUBSCRIPTIONS = 7
-    OFTEN = 8
+    OFTEN = 8  # at least OFTEN rebalances in the last hour
 
 
 class Finding(Struct, frozen=True):
@@ -114,105 +112,114 @@ class Finding(Struct, frozen=True):
 
 
 def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Finding]:
-    """Return the group's present faults.
+    """Return the group's present faults, the most serious first.
 
-    `report` is on its last hour, or None if it has no entries.
+    `report` covers the last hour, or is None if the group has no entries of that time.
     """
     if facts.view is None:
         return []
-    found = []
+    faults = []
     if facts.view.quarantined is not None:
         sentence = f"It is quarantined, so its deadlines do not fire: {facts.view.quarantined}"
-        found.append(Finding(FindingKind.QUARANTINED, sentence))
+        faults.append(Finding(FindingKind.QUARANTINED, sentence))
     if isinstance(facts.view, RocketMqSnapshot):
-        found += _rocketmq_findings(facts.view)
+        faults += _rocketmq_findings(facts.view)
     if isinstance(facts.view, GroupSnapshot):
-        found += [*_rebalancing(facts.view, report, now_ms)]
-        found += [*_lag_findings(facts, report, now_ms)]
-        if (late := overdue(facts.view, now_ms)) is not None:
-            found.append(Finding(FindingKind.NOT_INITIALIZED, *late))
+        faults += [*_rebalancing_findings(facts.view, report, now_ms)]
+        faults += [*_lag_findings(facts, report, now_ms)]
+        if (overdue := find_overdue_tasks(facts.view, now_ms)) is not None:
+            sentence, since_ms = overdue
+            faults.append(Finding(FindingKind.NOT_INITIALIZED, sentence, since_ms))
     if report is not None and (number := len(report.rebalances)) >= OFTEN:
         sentence = f"{number} rebalances in the last hour{_main_cause(report.rebalances)}"
-        found.append(Finding(FindingKind.OFTEN, sentence))
-    return sorted(found, key=lambda one: one.kind)
+        faults.append(Finding(FindingKind.OFTEN, sentence))
+    return sorted(faults, key=lambda one: one.kind)
 
 
 def _rocketmq_findings(view: RocketMqSnapshot) -> Iterator[Finding]:
-    shared = {} if view.message_model is MessageModel.BROADCASTING else duplicate_places(view)
-    if shared:
-        each = "; ".join(f"{client_id}: {shortened(places)}" for client_id, places in shared.items())
+    # In a broadcasting group each client consumes all queues, so a shared id does no harm.
+    shared_ids = {} if view.message_model is MessageModel.BROADCASTING else duplicate_places(view)
+    if shared_ids:
+        each = "; ".join(f"{client_id}: {shortened(places)}" for client_id, places in shared_ids.items())
         sentence = f"Clients share one id, so queues may have no consumer: {each}. To do: {TO_DO_DUPLICATE}"
         yield Finding(FindingKind.DUPLICATE_CLIENT_ID, sentence)
     if differing := different_subscribers(view):
         each = "; ".join(
-            f"{shortened(own) or 'nothing'}: {shortened(some)}" for own, some in differing.items()
+            f"{shortened(topics) or 'nothing'}: {shortened(clients)}" for topics, clients in differing.items()
         )
         sentence = f"Its clients have different subscriptions: {each}. To do: {TO_DO_SUBSCRIPTIONS}"
         yield Finding(FindingKind.DIFFERENT_SUBSCRIPTIONS, sentence)
 
 
-def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Iterator[Finding]:
-    last = report.rebalances[-1] if report is not None and report.rebalances else None
-    under_way = last is not None and last.outcome is RebalanceOutcome.UNDER_WAY
-    since_ms = last.began_ms if last is not None and under_way else view.state_timestamp_ms
+def _rebalancing_findings(view: GroupSnapshot, report: Report | None, now_ms: int) -> Iterator[Finding]:
+    """Yield a finding if a rebalance has been under way, or the group not ready, for LONG_MS."""
+    last = None if report is None else next(reversed(report.rebalances), None)
+    current = last if last is not None and last.outcome is RebalanceOutcome.UNDER_WAY else None
+    since_ms = view.state_timestamp_ms if current is None else current.began_ms
     if view.state not in _NOT_SETTLED or now_ms - since_ms < LONG_MS:
         return
-    awaited = awaited_members(last) if last is not None and under_way else []
-    names = names_of(report) if report is not None else None
-    listed = shortened([names.of(m) if names is not None else m for m in awaited])
-    took = duration_text(now_ms - since_ms)
+    lasts = duration_text(now_ms - since_ms)
     if view.state == NOT_READY:
         streams = view.consumer.streams if view.consumer else None
         detail = (streams.not_ready or "").removesuffix(".") if streams else ""
-        sentence = f"For {took}, topics of its topology have been missing or had wrong numbers of partitions"
-        sentence = f"For {took}, no member has had a task. {detail}" if detail else sentence
+        sentence = (
+            f"For {lasts}, no member has had a task. {detail}"
+            if detail
+            else f"For {lasts}, topics of its topology have been missing or had wrong numbers of partitions"
+        )
         yield Finding(FindingKind.REBALANCING, sentence, since_ms)
         return
-    whom = f" and waits for {listed}" if awaited else ""
-    yield Finding(FindingKind.REBALANCING, f"It has been rebalancing for {took}{whom}", since_ms)
+    waits = ""
+    if report is not None and current is not None and (awaited := awaited_members(current)):
+        waits = f" and waits for {shortened(list(map(names_of(report).of, awaited)))}"
+    yield Finding(FindingKind.REBALANCING, f"It has been rebalancing for {lasts}{waits}", since_ms)
 
 
 def awaited_members(rebalance: Rebalance) -> list[str]:
     """Return the members that a rebalance in progress still awaits."""
     if rebalance.has_epochs:
         return [one.member_id for one in rebalance.progress if one.settled_after_ms is None]
-    came = {joined.member_id for joined in rebalance.joined} | {gone.member_id for gone in rebalance.removed}
-    if rebalance.generation_to is not None:
+    if rebalance.generation_to is not None:  # all have joined, but the leader has not sent the assignment
         return [rebalance.leader_id] if rebalance.leader_id is not None else []
-    return [member_id for member_id in rebalance.waited_for if member_id not in came]
+    joined_or_removed = {member.member_id for member in rebalance.joined}
+    joined_or_removed |= {member.member_id for member in rebalance.removed}
+    return [member_id for member_id in rebalance.waited_for if member_id not in joined_or_removed]
 
 
 def _lag_findings(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Finding]:
-    found = troubles(facts.lags, facts.ownership, now_ms)
-    if found.stuck:
-        worst, lag = _worst(found.stuck)
-        stands = duration_text(now_ms - lag.stands_since_ms)
-        owner = facts.ownership.holders[worst]
-        named = owner if report is None else names_of(report).of(owner)
-        keeps = "keeps its session"
+    """Yield a finding for each kind of harmful lag. It names the partition with the greatest lag."""
+    harmful = harmful_lags(facts.lags, facts.ownership, now_ms)
+    if harmful.stuck:
+        (topic, number), lag = _greatest_lag(harmful.stuck)
+        unchanged_for = duration_text(now_ms - lag.stands_since_ms)
+        owner = facts.ownership.holders[topic, number]
+        owner_name = owner if report is None else names_of(report).of(owner)
+        presence = "keeps its session"
         if _is_rebalance_unseen(facts.view):
-            keeps = "has not left, unless a rebalance is under way, which the log does not show"
+            presence = "has not left, unless a rebalance is under way, which the log does not show"
         yield Finding(
             FindingKind.STUCK,
-            f"{_named(worst)} has had the same committed offset for {stands} while records arrive, "
-            f"{_behind(lag)}; its owner {named} {keeps}{_more(found.stuck)}",
+            f"{topic}-{number} has had the same committed offset for {unchanged_for} while records arrive, "
+            f"{_behind_text(lag)}; its owner {owner_name} {presence}{_more_text(harmful.stuck)}",
             lag.stands_since_ms,
         )
-    if found.without_owner:
-        worst, lag = _worst(found.without_owner)
+    if harmful.without_owner:
+        (topic, number), lag = _greatest_lag(harmful.without_owner)
         since_ms = max(facts.ownership.settled_ms or 0, lag.committed_ms)
-        if facts.ownership.topics is None:
-            records = sum(lag.records or 0 for lag in found.without_owner.values())
+        if facts.ownership.topics is None:  # the group has no members
+            records = sum(lag.records or 0 for lag in harmful.without_owner.values())
             sentence = f"It has no members, and {thousands(records)} records wait for it"
         else:
-            sentence = f"No member holds {_named(worst)}, {_behind(lag)}{_more(found.without_owner)}"
+            sentence = (
+                f"No member holds {topic}-{number}, {_behind_text(lag)}{_more_text(harmful.without_owner)}"
+            )
         yield Finding(FindingKind.NO_OWNER, sentence, since_ms)
-    if found.falling_behind:
-        worst, lag = _worst(found.falling_behind)
+    if harmful.falling_behind:
+        (topic, number), lag = _greatest_lag(harmful.falling_behind)
         yield Finding(
             FindingKind.FALLING_BEHIND,
-            f"{_named(worst)} has fallen behind within {duration_text(WINDOW_MS)} although the group "
-            f"commits, {_behind(lag)}{_more(found.falling_behind)}",
+            f"{topic}-{number} has fallen behind within {duration_text(WINDOW_MS)} although the group "
+            f"commits, {_behind_text(lag)}{_more_text(harmful.falling_behind)}",
         )
 
 
@@ -224,24 +231,21 @@ def _is_rebalance_unseen(view: object) -> bool:
     return isinstance(view, GroupSnapshot) and view.observed is True and isinstance(view.consumer, UnsetType)
 
 
-def _worst(lags: Mapping[Partition, PartitionLag]) -> tuple[Partition, PartitionLag]:
+def _greatest_lag(lags: Mapping[Partition, PartitionLag]) -> tuple[Partition, PartitionLag]:
     return max(lags.items(), key=lambda item: (item[1].records or 0, item[0]))
 
 
-def _named(where: Partition) -> str:
-    return f"{where[0]}-{where[1]}"
-
-
-def _behind(lag: PartitionLag) -> str:
+def _behind_text(lag: PartitionLag) -> str:
     """Return a text such as `48 210 records (12 min 5 s) behind`."""
     time = f" ({duration_text(lag.ms)})" if lag.ms is not None else ""
     return f"{thousands(lag.records or 0)} records{time} behind"
 
 
-def _more(lags: Mapping[Partition, PartitionLag]) -> str:
+def _more_text(lags: Mapping[Partition, PartitionLag]) -> str:
     return f", and {count(len(lags) - 1, 'partition')} more" if len(lags) > 1 else ""
 
 
+# What happened before a rebalance, by the kind of its cause.
 _SENTENCES = {
     CauseKind.MEMBER_JOINED: "{client} joined",
     CauseKind.MEMBER_LEFT: "{client} left",
@@ -273,19 +277,20 @@ _SENTENCES = {
 
 def _main_cause(rebalances: Sequence[Rebalance]) -> str:
     """Return a text such as `: before 13 of them the session of worker-3 timed out`."""
-    whole = len(rebalances)
-    # One client and one kind of cause, if they explain half of all rebalances, else one client, else one kind
+    total = len(rebalances)
+    # Name one client and one kind of cause if they explain half of all rebalances. Otherwise name one client
+    # if it explains half of them, or else only the most frequent kind.
     (kind, client), times = Counter((r.cause.kind, client_of(r)) for r in rebalances).most_common(1)[0]
-    if times * 2 >= whole:
-        return f": before {_of(times, whole)} {_SENTENCES[kind].format(client=client)}"
+    if times * 2 >= total:
+        return f": before {_part_text(times, total)} {_SENTENCES[kind].format(client=client)}"
     client, times = Counter(map(client_of, rebalances)).most_common(1)[0]
-    if times * 2 >= whole:
+    if times * 2 >= total:
         kinds = Counter(r.cause.kind for r in rebalances if client_of(r) == client)
         causes = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common(3))
-        return f": {client} caused {_of(times, whole)} ({causes})"
+        return f": {client} caused {_part_text(times, total)} ({causes})"
     kind, times = Counter(r.cause.kind for r in rebalances).most_common(1)[0]
-    return f": before {_of(times, whole)} {_SENTENCES[kind].format(client='a member')}"
+    return f": before {_part_text(times, total)} {_SENTENCES[kind].format(client='a member')}"
 
 
-def _of(times: int, whole: int) -> str:
-    return "each" if times == whole else f"{times} of them"
+def _part_text(times: int, total: int) -> str:
+    return "each" if times == total else f"{times} of them"

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.groups.streams import StreamsRow, streams_row
 from kafka_why.lag.definitions import Partition, PartitionLag
-from kafka_why.page.findings import Finding, awaited_members, findings, lines_of
+from kafka_why.page.findings import Finding, awaited_members, findings, share_group_lines
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
-from kafka_why.page.timeline import TimelinePicture, rebalance_end_ms, shown_ms, timeline
+from kafka_why.page.timeline import TimelinePicture, picture_limits_ms, timeline
 from kafka_why.why.model import Rebalance, RebalanceOutcome
 from kafka_why.why.report import HistoryAnalysis, Summary, report_of, summary
 from kafka_why.why.state_timelines import StateTimeline
 from kafka_why.why.text import cause_text, details
-from kafka_why.wording import Names, duration_text, holdings, progress, shortened, topics_text
+from kafka_why.wording import Names, duration_text, holdings, progress, shortened, times, topics_text
 
 
 class CurrentMember(Struct, frozen=True, kw_only=True):
@@ -28,8 +28,8 @@ class CurrentMember(Struct, frozen=True, kw_only=True):
     host: str
     is_leader: bool
     holds: str  # its assignment in words
-    partitions: int | None
-    since_ms: int | None  # of the assignment; None if it is older than the history
+    partitions: int | None  # their number; None if unknown
+    since_ms: int | None  # of the member's present state; None if the history does not have it
 
 
 class PartitionLine(Struct, frozen=True, kw_only=True):
@@ -48,30 +48,30 @@ class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rebalance in one line."""
 
     number: int
-    at_ms: int
-    sentence: str  # as in `why`
+    at_ms: int  # its beginning
+    sentence: str  # the cause, as in `why`
     outcome: str
-    took_ms: int | None
-    waited: str
-    moved: int | None
-    needless: int | None
-    is_begin_unknown: bool = False  # as in the report
-    within_ms: int | None = None  # the report's `began_within_ms`
+    took_ms: int | None  # None while it is under way, or if its beginning is unknown
+    waited: str  # for which member, and how long; or ""
+    moved: int | None  # as in `Moves`; None if unknown
+    needless: int | None  # as in `Moves`; None if unknown
+    is_begin_unknown: bool = False  # as in `Rebalance`
+    within_ms: int | None = None  # `Rebalance.began_within_ms`
 
 
 class GroupPage(Struct, frozen=True, kw_only=True):
-    """The data of a group's page. If the group has ended, it is from the history alone."""
+    """The data of a group's page. If the group has ended, all data is from its history."""
 
     group_id: str
     protocol: str
     state: str
-    since_ms: int
+    since_ms: int  # of the state
     generation: int
     assignor: str
     now_ms: int
     findings: list[Finding]
-    awaited: str
-    member_count: int
+    awaited: str  # members that the current rebalance still awaits, or ""
+    member_count: int  # 0 if the group has ended
     members: list[CurrentMember]
     partitions: list[PartitionLine]
     picture: TimelinePicture
@@ -95,53 +95,51 @@ def group_page(
     """Return the data of a Kafka group's page.
 
     It has the rebalances within `limits_ms`, and the faults of the last hour. If `analysis` is None, `facts`
-    must have a view. `only_time` omits members and committed offsets, which do not depend on the limits.
-    `notes` come before those of the analysis.
+    must have a view, a snapshot of the group's state. `only_time` omits members and committed offsets, which
+    do not depend on the limits. `unfolded` shows all lanes of the picture. `notes` come before those of the
+    analysis.
     """
     if analysis is None:
         return _page_of_view(facts, limits_ms, now_ms)
-    hour_ms = now_ms - WINDOW_MS
-    found = report_of(facts.group_id, analysis, now_ms, min(limits_ms[0], hour_ms))
+    hour_ago_ms = now_ms - WINDOW_MS
+    report = report_of(facts.group_id, analysis, now_ms, min(limits_ms[0], hour_ago_ms))
     names = analysis.names
     view = facts.view if isinstance(facts.view, GroupSnapshot) else None
-    within = [
-        r
-        for r in found.rebalances
-        if limits_ms[0] <= rebalance_end_ms(r, now_ms) and r.began_ms <= limits_ms[1]
-    ]
-    of_hour = replace(
-        found, rebalances=[r for r in found.rebalances if rebalance_end_ms(r, now_ms) >= hour_ms]
+    view_of_members = None if only_time else view
+    within = [r for r in report.rebalances if limits_ms[0] <= r.end_ms(now_ms) and r.began_ms <= limits_ms[1]]
+    report_of_hour = replace(
+        report, rebalances=[r for r in report.rebalances if r.end_ms(now_ms) >= hour_ago_ms]
     )
-    last = found.rebalances[-1] if found.rebalances else None
+    last = report.rebalances[-1] if report.rebalances else None
     awaited = awaited_members(last) if last is not None and last.outcome is RebalanceOutcome.UNDER_WAY else []
     return GroupPage(
         group_id=facts.group_id,
-        protocol=found.group_type,
-        state=found.state if view is None else view.state,
-        since_ms=found.state_since_ms if view is None else view.state_timestamp_ms,
-        generation=found.generation if view is None else view.generation,
-        assignor=_assignor(view),
+        protocol=report.group_type,
+        state=report.state if view is None else view.state,
+        since_ms=report.state_since_ms if view is None else view.state_timestamp_ms,
+        generation=report.generation if view is None else view.generation,
+        assignor=_assignor_name(view),
         now_ms=now_ms,
-        findings=findings(facts, of_hour, now_ms),
+        findings=findings(facts, report_of_hour, now_ms),
         awaited=shortened([names.of(member_id) for member_id in awaited]),
         member_count=0 if view is None else len(view.members),
-        members=[] if view is None or only_time else _members(view, analysis.lanes, names),
-        partitions=[] if only_time else _partitions(facts.lags),
+        members=[] if view_of_members is None else _current_members(view_of_members, analysis.lanes, names),
+        partitions=[] if only_time else _partition_lines(facts.lags),
         picture=timeline(
             analysis.lanes,
             within,
             analysis.removals,
             names,
             analysis.clients,
-            shown_ms(limits_ms, found.from_ms),
+            picture_limits_ms(limits_ms, report.from_ms),
             now_ms,
             unfolded=unfolded,
         ),
         rebalances=[rebalance_line(r, names) for r in reversed(within)],
-        notes=[*notes, *(names.put_in(note) for note in found.notes)],
+        notes=[*notes, *(names.put_in(note) for note in report.notes)],
         summary=_summary(summary(within, now_ms)),
-        shares=[] if view is None or only_time else lines_of(view, now_ms),
-        streams=None if view is None or only_time else streams_row(view),
+        shares=[] if view_of_members is None else share_group_lines(view_of_members, now_ms),
+        streams=None if view_of_members is None else streams_row(view_of_members),
     )
 
 
@@ -156,18 +154,26 @@ def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) ->
         state=view.state,
         since_ms=view.state_timestamp_ms,
         generation=view.generation,
-        assignor=_assignor(view),
+        assignor=_assignor_name(view),
         now_ms=now_ms,
-        findings=findings(facts, None, now_ms),
+        findings=findings(facts, report=None, now_ms=now_ms),
         awaited="",
         member_count=len(view.members),
-        members=_members(view, (), names),
-        partitions=_partitions(facts.lags),
-        picture=timeline((), (), (), names, {}, limits_ms, now_ms),
+        members=_current_members(view, (), names),
+        partitions=_partition_lines(facts.lags),
+        picture=timeline(
+            lanes=(),
+            rebalances=(),
+            removals=(),
+            names=names,
+            clients={},
+            limits_ms=limits_ms,
+            now_ms=now_ms,
+        ),
         rebalances=[],
         notes=["its whole history is older than what its topic keeps"],
         summary="",
-        shares=lines_of(view, now_ms),
+        shares=share_group_lines(view, now_ms),
         streams=streams_row(view),
     )
 
@@ -192,30 +198,35 @@ def _waited(r: Rebalance, names: Names) -> str:
     """Return a text such as `2.9 s of it waiting for worker-2`, or ""."""
     if r.is_shared:
         return ""
-    came = chain(
+    # The time until the last awaited member reached its target, joined or was removed. If it has several
+    # such entries, the latest one of the first kind counts.
+    ends_of_wait = chain(
         ((one.member_id, one.settled_after_ms) for one in reversed(r.progress)),
         ((joined.member_id, joined.after_ms) for joined in reversed(r.joined)),
         ((gone.member_id, gone.after_ms) for gone in reversed(r.removed)),
     )
-    after_ms = next((after_ms for member_id, after_ms in came if member_id == r.last), None)
+    after_ms = next((after_ms for member_id, after_ms in ends_of_wait if member_id == r.last), None)
     inferred = " (inferred)" if r.began_within_ms is not None else ""
     return (
         f"{duration_text(after_ms)} of it waiting for {names.of(r.last or '')}{inferred}" if after_ms else ""
     )
 
 
-def _assignor(view: GroupSnapshot | None) -> str:
+def _assignor_name(view: GroupSnapshot | None) -> str:
+    """Return the assignor of a group with epochs, or the chosen protocol of a classic group, or ""."""
     if view is None:
         return ""
     return view.consumer.assignor_name if view.consumer else view.protocol_name or ""
 
 
-def _members(view: GroupSnapshot, lanes: Sequence[StateTimeline], names: Names) -> list[CurrentMember]:
-    by_id = {lane.member_id: lane for lane in lanes if lane.is_open}
-    return [_member(member, view, by_id.get(member.member_id), names) for member in view.members]
+def _current_members(
+    view: GroupSnapshot, lanes: Sequence[StateTimeline], names: Names
+) -> list[CurrentMember]:
+    lane_of = {lane.member_id: lane for lane in lanes if lane.is_open}
+    return [_current_member(member, view, lane_of.get(member.member_id), names) for member in view.members]
 
 
-def _member(
+def _current_member(
     member: MemberSnapshot, view: GroupSnapshot, lane: StateTimeline | None, names: Names
 ) -> CurrentMember:
     holds = progress(member.consumer) if member.consumer else holdings(member.assignment, view.protocol_type)
@@ -231,21 +242,19 @@ def _member(
     )
 
 
-def _partitions(lags: Mapping[Partition, PartitionLag]) -> list[PartitionLine]:
-    found = []
-    for (topic, number), lag in sorted(lags.items()):
-        found.append(
-            PartitionLine(
-                topic=topic,
-                partition=number,
-                offset=lag.offset,
-                committed_ms=lag.committed_ms,
-                stands_since_ms=lag.stands_since_ms,
-                lag_records=lag.records,
-                lag_ms=lag.ms,
-            )
+def _partition_lines(lags: Mapping[Partition, PartitionLag]) -> list[PartitionLine]:
+    return [
+        PartitionLine(
+            topic=topic,
+            partition=number,
+            offset=lag.offset,
+            committed_ms=lag.committed_ms,
+            stands_since_ms=lag.stands_since_ms,
+            lag_records=lag.records,
+            lag_ms=lag.ms,
         )
-    return found
+        for (topic, number), lag in sorted(lags.items())
+    ]
 
 
 def _summary(figures: Summary) -> str:
@@ -253,38 +262,36 @@ def _summary(figures: Summary) -> str:
     number = figures.rebalances
     if not number:
         return "It did not rebalance in this time."
-    times = "once" if number == 1 else f"{number} times"
     causes = "; ".join(
         f"{cause.rebalances} x {cause.kind} ({', '.join(list(cause.by_client)[:3])})"
         for cause in figures.causes[:3]
     )
-    return f"It rebalanced {times} in this time: {causes}."
+    return f"It rebalanced {times(number)} in this time: {causes}."
 
-
-# One rebalance, for its page and `/api/rebalance`: `why`'s words, its phases, who was slow, what moved.
 
 MAX_MEMBERS = 12
 """Maximum number of members shown in a phase: the slowest."""
 LEAST_PERCENT = 0.3
+"""The minimum width of a bar."""
 
 
 class PhaseBar(Struct, frozen=True):
     """A bar for a phase, or for a member's part of it."""
 
     name: str
-    kind: str
+    kind: str  # CSS class
     x: float  # in per cent of the rebalance, as `width`
     width: float
-    took: str
+    took: str  # duration in words
 
 
 class MovedMember(Struct, frozen=True, kw_only=True):
-    """The partitions that one member gained and lost, in words."""
+    """The partitions that one member gained and lost."""
 
     name: str
-    before: int
-    after: int
-    gained: str
+    before: int  # number of partitions before the rebalance
+    after: int  # number of partitions after it
+    gained: str  # topics with partitions, in words
     lost: str
 
 
@@ -294,19 +301,18 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
     group_id: str
     line: RebalanceLine
     ended_ms: int | None
-    lines: list[tuple[str, str]]
+    lines: list[tuple[str, str]]  # of `why`, each with its label
     phases: list[PhaseBar]
     moves: list[MovedMember]
-    earlier_ms: int | None  # identifies the neighbour's page, as `later_ms`
-    later_ms: int | None
+    earlier_ms: int | None  # when the previous rebalance began, or None if there is none
+    later_ms: int | None  # when the next rebalance began, or None if there is none
     now_ms: int
 
 
 def rebalance_page(group_id: str, analysis: HistoryAnalysis, at_ms: int, now_ms: int) -> RebalancePage | None:
-    """Return the page of the rebalance that began at `at_ms`, or None."""
-    found = report_of(group_id, analysis, now_ms)
+    """Return the page of the rebalance that began at `at_ms`, or None if none began then."""
     # Of several rebalances in one millisecond, the last one replaced the others.
-    by_time = {r.began_ms: r for r in found.rebalances}
+    by_time = {r.began_ms: r for r in report_of(group_id, analysis, now_ms).rebalances}
     r = by_time.get(at_ms)
     if r is None:
         return None
@@ -317,7 +323,7 @@ def rebalance_page(group_id: str, analysis: HistoryAnalysis, at_ms: int, now_ms:
         ended_ms=r.ended_ms,
         lines=_lines(r, now_ms, names),
         phases=_phases(r, names, now_ms),
-        moves=_moves(r, names),
+        moves=_moved_members(r, names),
         earlier_ms=max((other for other in by_time if other < at_ms), default=None),
         later_ms=min((other for other in by_time if other > at_ms), default=None),
         now_ms=now_ms,
@@ -325,46 +331,50 @@ def rebalance_page(group_id: str, analysis: HistoryAnalysis, at_ms: int, now_ms:
 
 
 def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
-    """Return the lines of `why`, without the moves."""
-    found: list[tuple[str, str]] = []
-    # The page has the moves in a table.
+    """Return the lines of `why`, except the second and later lines of the moves, which are in a table."""
+    lines: list[tuple[str, str]] = []
     for label, text in details(r, now_ms, names):
+        # A line without a label continues the line above it.
         if label:
-            found.append((label, text))
-        elif found and found[-1][0] != "moved":
-            found.append(("", text))
-    return found
+            lines.append((label, text))
+        elif lines and lines[-1][0] != "moved":
+            lines.append(("", text))
+    return lines
 
 
 def _phases(r: Rebalance, names: Names, now_ms: int) -> list[PhaseBar]:
-    joins_ms, ends_ms = r.preparing_ms, rebalance_end_ms(r, now_ms) - r.began_ms
-    if joins_ms is None and r.outcome is RebalanceOutcome.UNDER_WAY and not r.has_epochs:
-        joins_ms = ends_ms
+    """Return bars for the phases of a rebalance, and for the members that took longest."""
+    is_under_way = r.outcome is RebalanceOutcome.UNDER_WAY
+    joining_ms, lasted_ms = r.preparing_ms, r.end_ms(now_ms) - r.began_ms
+    if joining_ms is None and is_under_way and not r.has_epochs:  # members are still joining
+        joining_ms = lasted_ms
     joined = sorted(r.joined, key=lambda one: -one.after_ms)[:MAX_MEMBERS]
     # If the end of the rebalance is lost, its last known event counts as the end.
-    whole_ms = max(ends_ms, joins_ms or 0, *(one.after_ms for one in joined), 1)
+    whole_ms = max(lasted_ms, joining_ms or 0, *(one.after_ms for one in joined), 1)
 
-    def phase(name: str, kind: str, from_ms: int, to_ms: int) -> PhaseBar:
+    def bar(name: str, kind: str, from_ms: int, to_ms: int) -> PhaseBar:
         width = max((to_ms - from_ms) * 100 / whole_ms, LEAST_PERCENT)
         x = min(from_ms * 100 / whole_ms, 100 - width)
         return PhaseBar(name, kind, round(x, 3), round(width, 3), duration_text(to_ms - from_ms))
 
-    found = []
-    if joins_ms is not None:
-        found.append(phase("members join", "waits", 0, joins_ms))
-        found += [phase(names.of(one.member_id), "member", 0, one.after_ms) for one in joined]
-        if ends_ms > joins_ms:
-            found.append(phase("assignment", "gives", joins_ms, ends_ms))
-    ends = [(whole_ms if w.settled_after_ms is None else w.settled_after_ms, w) for w in r.progress]
-    for to_ms, one in sorted(ends, key=lambda one: -one[0])[:MAX_MEMBERS]:
-        kind = (
-            "waits" if r.outcome is RebalanceOutcome.UNDER_WAY and one.settled_after_ms is None else "member"
-        )
-        found.append(phase(names.of(one.member_id), kind, 0, to_ms))
-    return found
+    bars = []
+    if joining_ms is not None:
+        bars.append(bar("members join", "waits", 0, joining_ms))
+        bars += [bar(names.of(one.member_id), "member", 0, one.after_ms) for one in joined]
+        if lasted_ms > joining_ms:
+            bars.append(bar("assignment", "gives", joining_ms, lasted_ms))
+    # A member that has not reached its target takes the whole time.
+    settled_ms = [
+        (whole_ms if one.settled_after_ms is None else one.settled_after_ms, one) for one in r.progress
+    ]
+    for to_ms, one in sorted(settled_ms, key=lambda item: -item[0])[:MAX_MEMBERS]:
+        kind = "waits" if is_under_way and one.settled_after_ms is None else "member"
+        bars.append(bar(names.of(one.member_id), kind, 0, to_ms))
+    return bars
 
 
-def _moves(r: Rebalance, names: Names) -> list[MovedMember]:
+def _moved_members(r: Rebalance, names: Names) -> list[MovedMember]:
+    """Return the members that gained or lost partitions, or [] if the moves are unknown."""
     if r.moves is None:
         return []
     return [

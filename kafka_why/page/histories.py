@@ -1,18 +1,20 @@
 """The histories of the groups that readers view, and their analyses, from which reports are built.
 
-A history is read from the topic once, then extended with the fleet's entries. An analysis of 100,000 entries
-takes seconds to read and compute. Meanwhile a reader gets the previous analysis, or one of the fleet's
-entries of the last hour.
+A history is read from the topic once, then extended with the entries of the fleet, the page's data of all
+groups. An analysis of 100,000 entries takes seconds to read and compute. Meanwhile a reader gets the previous
+analysis, or an analysis of the fleet's entries, which are of the last hour. When the new analysis is ready,
+open pages reload.
 """
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
+
+from cachetools import LRUCache
 
 from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import HistoryEntry
@@ -27,11 +29,12 @@ MAX_CACHED_ENTRIES = 120_000
 """Maximum number of entries in all cached histories, about 1.8 kB each. The last history stays even if it
 alone has more.
 """
+# A history that was read longer ago is read again, because the fleet has only the entries of the last hour.
 _FRESH_MS = WINDOW_MS // 2
 
 Reader: TypeAlias = Callable[[str, int], History]
-"""Reads the part of a group's history that a report since a time needs. See
-`kafka_why.why.history.read_history`.
+"""Reads the part of a group's history that a report on the time since `since_ms` needs, as
+`kafka_why.why.history.read_history` does. The arguments are the group id and `since_ms`.
 """
 
 
@@ -40,61 +43,57 @@ class CachedHistory:
     """A history that was read from the topic, with later entries of the fleet."""
 
     history: History
-    since_ms: int  # it is sufficient for a report since this time
-    at_ms: int  # when it was read
-    entries_version: int = 0  # of the fleet's entries in it
+    since_ms: int  # a report since this time needs no earlier entries
+    at_ms: int  # when the history was read
+    entries_version: int = 0  # version of the fleet's entries that it includes
 
     @property
     def entries(self) -> int:
+        """The number of entries, by which the cache is bounded."""
         return len(self.history.entries)
 
 
-K = TypeVar("K", "CachedHistory", "CachedAnalysis")
-
-
-def _cache(known: OrderedDict[str, K], group_id: str, value: K, max_entries: int) -> None:
-    """Cache `value` for a group. Evict the least recently viewed groups above MAX_GROUPS or `max_entries`."""
-    known[group_id] = value
-    known.move_to_end(group_id)
-    while len(known) > 1 and (
-        len(known) > MAX_GROUPS or sum(one.entries for one in known.values()) > max_entries
-    ):
-        known.popitem(last=False)
+def _cache(max_entries: int) -> LRUCache[str, Any]:
+    """Return a cache of at most MAX_GROUPS and `max_entries`. It evicts the least recently viewed groups."""
+    # Each group counts as at least this many entries, so that there are at most MAX_GROUPS.
+    least_entries = max_entries // MAX_GROUPS
+    return LRUCache(max_entries, lambda one: min(max(one.entries, least_entries), max_entries))
 
 
 class Histories:
     """A cache of histories. Thread-safe.
 
-    A cached history is extended with the fleet's later entries. If the fleet identifies entries differently
-    than the reader, `continues` is False and nothing is cached.
+    A cached history is extended with the fleet's later entries. If the same entry has one `seq` in the fleet
+    and another one from `reader`, `can_extend` has to be False. Then nothing is cached.
     """
 
-    def __init__(self, reader: Reader, fleet: Fleet, *, continues: bool = True) -> None:
+    def __init__(self, reader: Reader, fleet: Fleet, *, can_extend: bool = True) -> None:
         self._reader = reader
-        self._continues = continues
+        self._can_extend = can_extend
         self._fleet = fleet
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, CachedHistory] = OrderedDict()
+        self._by_group: LRUCache[str, CachedHistory] = _cache(MAX_CACHED_ENTRIES)
 
     def read(self, group_id: str, since_ms: int, now_ms: int) -> CachedHistory:
         """Return the entries that a report since `since_ms` needs, perhaps with duplicates.
 
-        There are none for a group whose whole history has exceeded the topic's retention. Raises
+        If the whole history has exceeded the topic's retention, the result has no entries. Raises
         HistoryUnavailable if the group is unknown, or KafkaError.
         """
-        if not self._continues:
+        if not self._can_extend:
             version = self._fleet.entries_version(group_id)
-            return CachedHistory(self._from_topic(group_id, since_ms), since_ms, now_ms, version)
+            return CachedHistory(self._read_topic(group_id, since_ms), since_ms, now_ms, version)
         with self._lock:
-            known = self._known.get(group_id)
-        if known is not None and known.since_ms <= since_ms and now_ms - known.at_ms <= _FRESH_MS:
-            continued = self._continued(group_id, known)
-            if continued is not None:
-                return self._keep(group_id, continued)
-        read = CachedHistory(self._from_topic(group_id, since_ms), since_ms, now_ms)
-        return self._keep(group_id, self._continued(group_id, read) or read)
+            cached = self._by_group.get(group_id)
+        if cached is not None and cached.since_ms <= since_ms and now_ms - cached.at_ms <= _FRESH_MS:
+            extended = self._with_fleet_entries(group_id, cached)
+            if extended is not None:
+                return self._store(group_id, extended)
+        read_now = CachedHistory(self._read_topic(group_id, since_ms), since_ms, now_ms)
+        return self._store(group_id, self._with_fleet_entries(group_id, read_now) or read_now)
 
-    def _from_topic(self, group_id: str, since_ms: int) -> History:
+    def _read_topic(self, group_id: str, since_ms: int) -> History:
+        """Read a history. It is empty if retention deleted all entries of a group that the fleet has."""
         try:
             return self._reader(group_id, since_ms)
         except HistoryUnavailable:
@@ -103,44 +102,42 @@ class Histories:
                 raise
             return History([], frozenset(), from_start=False, records_read=0)
 
-    def _continued(self, group_id: str, read: CachedHistory) -> CachedHistory | None:
-        """Return the history with the fleet's later entries, or None if the fleet has lost some of them."""
+    def _with_fleet_entries(self, group_id: str, cached: CachedHistory) -> CachedHistory | None:
+        """Return the history with the fleet's later entries, or None if the fleet may have dropped some."""
         facts = self._fleet.facts(group_id)
         if facts is None:
-            return read
-        later = _later(read.history.entries, facts.entries)
+            return cached
+        later = _later_entries(cached.history.entries, facts.entries)
         if later is None:
             return None
-        entries = [*read.history.entries, *later]
-        return replace(
-            read, history=replace(read.history, entries=entries), entries_version=facts.entries_version
-        )
+        history = replace(cached.history, entries=[*cached.history.entries, *later])
+        return replace(cached, history=history, entries_version=facts.entries_version)
 
-    def _keep(self, group_id: str, read: CachedHistory) -> CachedHistory:
+    def _store(self, group_id: str, history: CachedHistory) -> CachedHistory:
         with self._lock:
-            _cache(self._known, group_id, read, MAX_CACHED_ENTRIES)
-        return read
+            self._by_group[group_id] = history
+        return history
 
 
-def _later(
-    known: Sequence[AnyHistoryEntry], of_fleet: Sequence[AnyHistoryEntry]
+def _later_entries(
+    cached: Sequence[AnyHistoryEntry], of_fleet: Sequence[AnyHistoryEntry]
 ) -> Sequence[AnyHistoryEntry] | None:
-    """Return the fleet's entries that are not known, or None if some in between may be lost."""
-    names = {(entry.incarnation, entry.seq) for entry in known[-MAX_ENTRIES:]}
-    later = [entry for entry in of_fleet if (entry.incarnation, entry.seq) not in names]
-    return None if len(later) == len(of_fleet) >= MAX_ENTRIES else later
+    """Return the fleet's entries that are not in `cached`, or None if the fleet may have dropped some."""
+    cached_ids = {(entry.incarnation, entry.seq) for entry in cached[-MAX_ENTRIES:]}
+    later = [entry for entry in of_fleet if (entry.incarnation, entry.seq) not in cached_ids]
+    # If a full fleet has no entry of `cached`, it may have dropped entries that come between the two.
+    is_full = len(of_fleet) >= MAX_ENTRIES
+    return None if is_full and len(later) == len(of_fleet) else later
 
-
-# Analyses of histories, rebuilt in the background when entries arrive.
 
 MAX_ANALYSIS_ENTRIES = 500_000
 """Maximum number of entries in all cached analyses, about 0.6 kB each. The last analysis stays even if it
 alone has more.
 """
 MAX_BUILDING = 2
-"""Analyses that are built at the same time. A later request waits, or gets an older analysis."""
+"""Maximum number of analyses that are built at the same time."""
 PART_ENTRIES = 8_000
-"""The newest entries, which are shown first when a group is opened. The whole history follows."""
+"""The number of newest entries that are shown first when a group is opened. The whole history follows."""
 PATIENCE_S = 0.5
 """Maximum time a request waits for the whole history if the fleet has only its newest entries."""
 WHOLE_AFTER_S = 1.0
@@ -157,21 +154,24 @@ class CachedAnalysis:
 
     analysis: HistoryAnalysis | None  # None for a group without an entry of Kafka's protocol
     rocketmq: list[RocketMqHistoryEntry]  # the entries, if the last one is of a RocketMQ group
-    from_start: bool  # the history begins with the first retained entry
+    from_start: bool  # True if the history begins with the first entry that its topic retains
     since_ms: int
     until_ms: int
-    entries_version: int  # of the fleet's entries in it
-    entries: int  # their number
-    is_whole: bool = True  # it was read from the topic
-    ended_s: float = 0.0
-    took_s: float = 0.0
+    entries_version: int  # of the fleet's entries in the analysis
+    entries: int  # the number of analyzed entries
+    is_whole: bool = True  # False if only the fleet's entries were analyzed
+    ended_s: float = 0.0  # when the computation ended
+    took_s: float = 0.0  # how long the computation took
 
-    def has(self, limits_ms: tuple[int, int]) -> bool:
+    def covers(self, limits_ms: tuple[int, int]) -> bool:
         """Return True if the analysis covers the whole time range."""
         return self.is_whole and self.since_ms <= limits_ms[0] and limits_ms[1] <= self.until_ms
 
     def pause_s(self) -> float:
-        """Return the seconds until the next computation, so that these use at most a third of a CPU."""
+        """Return the seconds until the next computation may start.
+
+        The computations for one group use at most a third of a CPU.
+        """
         return self.ended_s + 2 * self.took_s - time.monotonic()
 
 
@@ -183,9 +183,9 @@ class Analyses:
         self._fleet = fleet
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(MAX_BUILDING, thread_name_prefix="page-analyses")
-        self._known: OrderedDict[str, CachedAnalysis] = OrderedDict()
-        self._building: dict[tuple[str, int], Future[CachedAnalysis]] = {}
-        self._awaited: set[str] = set()
+        self._by_group: LRUCache[str, CachedAnalysis] = _cache(MAX_ANALYSIS_ENTRIES)
+        self._builds: dict[tuple[str, int], Future[CachedAnalysis]] = {}  # by group id and `since_ms`
+        self._awaiting_reload: set[str] = set()  # groups whose open pages reload when an analysis is ready
 
     def close(self) -> None:
         """Compute no more analyses."""
@@ -196,171 +196,180 @@ class Analyses:
     ) -> CachedAnalysis:
         """Return an analysis for a time range.
 
-        It may lack entries: the fleet touches the group when it has them. With `is_patient`, wait until only
-        the newest entries of the range are missing. Raises HistoryUnavailable if the group is unknown, or
-        KafkaError.
+        If it lacks entries, open pages of the group reload when an analysis with them is ready. With
+        `is_patient`, wait for an analysis that lacks at most the newest entries of the range. Raises
+        HistoryUnavailable if the group is unknown, or KafkaError.
         """
-        known = self._look_up(group_id)
-        if known is not None and known.has(limits_ms):
-            return known
-        if known is not None and known.is_whole and known.since_ms <= limits_ms[0]:
-            return self._newest(group_id, known, now_ms)
+        cached = self._cached_analysis(group_id)
+        if cached is not None and cached.covers(limits_ms):
+            return cached
+        if cached is not None and cached.is_whole and cached.since_ms <= limits_ms[0]:
+            return self._newest_analysis(group_id, cached, now_ms)
         if is_patient:
-            return self._start(group_id, limits_ms[0], now_ms).result()
-        return self._whole_or_part(group_id, known, limits_ms[0], now_ms)
+            return self._start_build(group_id, limits_ms[0], now_ms).result()
+        return self._first_analysis(group_id, cached, limits_ms[0], now_ms)
 
     def has_newest(self, group_id: str, now_ms: int) -> bool:
-        """Return True if the group's page would show its newest entries.
+        """Return True if a page of the group that is loaded now shows the newest entries.
 
-        If not, the fleet touches the group later.
+        Otherwise have open pages of the group reload when an analysis with these entries is ready or may
+        start.
         """
-        known = self._look_up(group_id)
-        if known is None or not known.is_whole:
-            return True  # the whole analysis is being built, and touches the group when it is ready
-        if known.entries_version == self._fleet.entries_version(group_id):
+        cached = self._cached_analysis(group_id)
+        if cached is None or not cached.is_whole:
+            return True  # the whole analysis is being built, and pages reload when it is ready
+        if cached.entries_version == self._fleet.entries_version(group_id):
             return True
-        if (pause_s := known.pause_s()) > 0:
-            self._touch_after(group_id, pause_s)
+        if (pause_s := cached.pause_s()) > 0:
+            self._reload_after(group_id, pause_s)
         else:
-            self._wait(group_id, self._start(group_id, known.since_ms, now_ms), 0)
+            build = self._start_build(group_id, cached.since_ms, now_ms)
+            self._wait_or_reload(group_id, build, patience_s=0)
         return False
 
-    def _newest(self, group_id: str, known: CachedAnalysis, now_ms: int) -> CachedAnalysis:
-        """Return an analysis with the newest entries, or `known` if that is too early, too slow, or fails."""
-        if known.entries_version == self._fleet.entries_version(group_id):
-            return known
-        if (pause_s := known.pause_s()) > 0:
-            self._touch_after(group_id, pause_s)
-            return known
-        building = self._start(group_id, known.since_ms, now_ms)
-        self._wait(group_id, building, NEWEST_PATIENCE_S)
-        return building.result() if building.done() and building.exception() is None else known
+    def _newest_analysis(self, group_id: str, cached: CachedAnalysis, now_ms: int) -> CachedAnalysis:
+        """Return an analysis with the newest entries.
 
-    def _whole_or_part(
-        self, group_id: str, known: CachedAnalysis | None, since_ms: int, now_ms: int
+        If it may not start yet, takes longer than NEWEST_PATIENCE_S, or fails, return `cached` instead.
+        """
+        if cached.entries_version == self._fleet.entries_version(group_id):
+            return cached
+        if (pause_s := cached.pause_s()) > 0:
+            self._reload_after(group_id, pause_s)
+            return cached
+        build = self._start_build(group_id, cached.since_ms, now_ms)
+        self._wait_or_reload(group_id, build, NEWEST_PATIENCE_S)
+        return build.result() if build.done() and build.exception() is None else cached
+
+    def _first_analysis(
+        self, group_id: str, cached: CachedAnalysis | None, since_ms: int, now_ms: int
     ) -> CachedAnalysis:
-        part = None
-        if known is None and self._fleet.entry_count(group_id) >= MANY_ENTRIES:
-            part = self._from_fleet(group_id, None)
-        if part is not None:
-            self._start_later(group_id, since_ms, now_ms)  # because both at once would take long
-            return part
-        building = self._start(group_id, since_ms, now_ms)
-        self._wait(group_id, building, PATIENCE_S)
-        if building.done():
-            return building.result()
-        part = known if known is not None and known.is_whole else self._from_fleet(group_id, known)
-        return building.result() if part is None else part
+        """Start the analysis of the whole history. Return it or, if it takes long, one of fewer entries."""
+        recent = None
+        if cached is None and self._fleet.entry_count(group_id) >= MANY_ENTRIES:
+            recent = self._analyze_fleet_entries(group_id, None)
+        if recent is not None:
+            self._start_later(group_id, since_ms, now_ms)  # at once, it would delay the page with `recent`
+            return recent
+        build = self._start_build(group_id, since_ms, now_ms)
+        self._wait_or_reload(group_id, build, PATIENCE_S)
+        if build.done():
+            return build.result()
+        has_whole = cached is not None and cached.is_whole
+        fewer = cached if has_whole else self._analyze_fleet_entries(group_id, cached)
+        return build.result() if fewer is None else fewer
 
     def _start_later(self, group_id: str, since_ms: int, now_ms: int) -> None:
+        """Start the analysis after WHOLE_AFTER_S. Open pages reload when it is ready."""
         with self._lock:
-            self._awaited.add(group_id)
+            self._awaiting_reload.add(group_id)
         timer = threading.Timer(WHOLE_AFTER_S, self._start_unless_cached, [group_id, since_ms, now_ms])
         timer.daemon = True
         timer.start()
 
     def _start_unless_cached(self, group_id: str, since_ms: int, now_ms: int) -> None:
-        known = self._look_up(group_id)
-        if known is None or not known.is_whole or known.since_ms > since_ms:
+        cached = self._cached_analysis(group_id)
+        if cached is None or not cached.is_whole or cached.since_ms > since_ms:
             with suppress(RuntimeError):  # it was closed meanwhile
-                self._start(group_id, since_ms, now_ms)
+                self._start_build(group_id, since_ms, now_ms)
 
-    def _wait(self, group_id: str, building: Future[CachedAnalysis], patience_s: float) -> None:
-        """Wait for an analysis. If it is late, it touches the group when it is ready."""
-        wait([building], patience_s)
-        if not building.done():
+    def _wait_or_reload(self, group_id: str, build: Future[CachedAnalysis], patience_s: float) -> None:
+        """Wait for an analysis for at most `patience_s`. If it is ready later, open pages reload then."""
+        wait([build], patience_s)
+        if not build.done():
             with self._lock:
-                self._awaited.add(group_id)
-            if building.done():  # since the check above
-                self._touch_awaited(group_id)
+                self._awaiting_reload.add(group_id)
+            if build.done():  # perhaps before the group was added
+                self._reload_if_awaited(group_id)
 
-    def _touch_after(self, group_id: str, pause_s: float) -> None:
+    def _reload_after(self, group_id: str, pause_s: float) -> None:
+        """Have open pages reload after a pause. Their requests then start the analysis."""
         with self._lock:
-            if group_id in self._awaited:
+            if group_id in self._awaiting_reload:
                 return
-            self._awaited.add(group_id)
-        timer = threading.Timer(pause_s, self._touch_awaited, [group_id])
+            self._awaiting_reload.add(group_id)
+        timer = threading.Timer(pause_s, self._reload_if_awaited, [group_id])
         timer.daemon = True
         timer.start()
 
-    def _touch_awaited(self, group_id: str) -> None:
+    def _reload_if_awaited(self, group_id: str) -> None:
         with self._lock:
-            is_awaited = group_id in self._awaited
-            self._awaited.discard(group_id)
-        if is_awaited:
-            self._fleet.touch(group_id)
+            is_awaiting = group_id in self._awaiting_reload
+            self._awaiting_reload.discard(group_id)
+        if is_awaiting:
+            self._fleet.reload_pages(group_id)
 
-    def _look_up(self, group_id: str) -> CachedAnalysis | None:
+    def _cached_analysis(self, group_id: str) -> CachedAnalysis | None:
         with self._lock:
-            known = self._known.get(group_id)
-            if known is not None:
-                self._known.move_to_end(group_id)
-            return known
+            return self._by_group.get(group_id)
 
-    def _keep(self, group_id: str, made: CachedAnalysis) -> CachedAnalysis:
+    def _start_build(self, group_id: str, since_ms: int, now_ms: int) -> Future[CachedAnalysis]:
+        """Start an analysis, or return the one under way if it begins at `since_ms` or earlier."""
         with self._lock:
-            _cache(self._known, group_id, made, MAX_ANALYSIS_ENTRIES)
-        return made
+            for (other_id, other_since_ms), build in self._builds.items():
+                if other_id == group_id and other_since_ms <= since_ms:
+                    return build
+            build = self._threads.submit(self._build, group_id, since_ms, now_ms)
+            self._builds[group_id, since_ms] = build
+        build.add_done_callback(lambda _: self._on_built(group_id, since_ms))
+        return build
 
-    def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[CachedAnalysis]:
-        """Start an analysis, unless one that begins as early is being computed."""
+    def _on_built(self, group_id: str, since_ms: int) -> None:
         with self._lock:
-            for (other_id, other_ms), building in self._building.items():
-                if other_id == group_id and other_ms <= since_ms:
-                    return building
-            building = self._threads.submit(self._build, group_id, since_ms, now_ms)
-            self._building[group_id, since_ms] = building
-        building.add_done_callback(lambda _: self._built(group_id, since_ms))
-        return building
-
-    def _built(self, group_id: str, since_ms: int) -> None:
-        with self._lock:
-            del self._building[group_id, since_ms]
-        self._touch_awaited(group_id)
+            del self._builds[group_id, since_ms]
+        self._reload_if_awaited(group_id)
 
     def _build(self, group_id: str, since_ms: int, now_ms: int) -> CachedAnalysis:
         began_s = time.monotonic()
-        read = self._histories.read(group_id, since_ms, now_ms)
-        history = read.history
-        ours = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
-        rocketmq: list[RocketMqHistoryEntry] = []
-        if history.entries and isinstance(history.entries[-1], RocketMqHistoryEntry):
-            rocketmq = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
+        cached = self._histories.read(group_id, since_ms, now_ms)
+        history = cached.history
+        kafka_entries = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
+        is_rocketmq = bool(history.entries) and isinstance(history.entries[-1], RocketMqHistoryEntry)
         analysis = None
-        if ours and not rocketmq:
+        if kafka_entries and not is_rocketmq:
             analysis = analyze(
-                ours,
+                kafka_entries,
                 unread=history.unread,
                 from_start=history.from_start,
                 telemetry=history.telemetry,
             )
-        made = CachedAnalysis(
-            analysis,
-            rocketmq,
-            history.from_start,
-            read.since_ms,
-            now_ms,
-            read.entries_version,
-            len(ours),
+        built = CachedAnalysis(
+            analysis=analysis,
+            rocketmq=[e for e in history.entries if is_rocketmq and isinstance(e, RocketMqHistoryEntry)],
+            from_start=history.from_start,
+            since_ms=cached.since_ms,
+            until_ms=now_ms,
+            entries_version=cached.entries_version,
+            entries=len(kafka_entries),
             ended_s=time.monotonic(),
             took_s=time.monotonic() - began_s,
         )
-        return self._keep(group_id, made)
+        with self._lock:
+            self._by_group[group_id] = built
+        return built
 
-    def _from_fleet(self, group_id: str, known: CachedAnalysis | None) -> CachedAnalysis | None:
-        """Return the analysis of the fleet's entries of the last hour, or None without a Kafka entry."""
+    def _analyze_fleet_entries(self, group_id: str, cached: CachedAnalysis | None) -> CachedAnalysis | None:
+        """Return the analysis of the fleet's newest entries, or None if the last is not of Kafka's protocol.
+
+        `cached` is an earlier result, or None.
+        """
         facts = self._fleet.facts(group_id)
         if facts is None or not facts.entries or not isinstance(facts.entries[-1], HistoryEntry):
             return None
-        if known is not None and known.entries_version == facts.entries_version:
-            return known
-        ours = [entry for entry in facts.entries[-PART_ENTRIES:] if isinstance(entry, HistoryEntry)]
-        analysis = analyze(ours, from_start=False)
-        first_ms, last_ms = ours[0].at_ms, ours[-1].at_ms
-        part = CachedAnalysis(
-            analysis, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False
+        if cached is not None and cached.entries_version == facts.entries_version:
+            return cached
+        kafka_entries = [entry for entry in facts.entries[-PART_ENTRIES:] if isinstance(entry, HistoryEntry)]
+        recent = CachedAnalysis(
+            analysis=analyze(kafka_entries, from_start=False),
+            rocketmq=[],
+            from_start=False,
+            since_ms=kafka_entries[0].at_ms,
+            until_ms=kafka_entries[-1].at_ms,
+            entries_version=facts.entries_version,
+            entries=len(kafka_entries),
+            is_whole=False,
         )
         with self._lock:
-            if group_id not in self._known or not self._known[group_id].is_whole:
-                self._known[group_id] = part
-        return part
+            if group_id not in self._by_group or not self._by_group[group_id].is_whole:
+                self._by_group[group_id] = recent
+        return recent

@@ -1,14 +1,14 @@
 """The clients and hosts of all groups: their present memberships, and the rebalances that they caused.
 
-The causes come from the overview's report on each group's last hour.
+The causes come from the overview's report on each group's last hour. The members come from each group's
+view, the latest snapshot of its state.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import nsmallest
-from itertools import takewhile
 
 from msgspec import Struct
 
@@ -44,11 +44,11 @@ class MemberLine(Struct, frozen=True, kw_only=True):
     """The line of a client id or a host."""
 
     name: str
-    members: int
-    partitions: int | None  # None if no member's are known
+    members: int  # number of present members
+    partitions: int | None  # number of their partitions; None if unknown for every member
     rebalances: int
     causes: dict[str, int]  # number of rebalances of the last hour by kind of cause
-    groups_number: int
+    groups_number: int  # number of all groups, also of those that `groups` omits
     groups: list[GroupRebalances]  # at most GROUPS_NAMED
 
 
@@ -57,8 +57,8 @@ class Members(Struct, frozen=True, kw_only=True):
 
     lines: dict[MemberGrouping, list[MemberLine]]
     rebalances: int = 0  # of the last hour
-    of_nobody: dict[str, int] = {}  # rebalances without a known client as their cause
-    groups_without_members: int = 0  # with too many members for their views
+    of_nobody: dict[str, int] = {}  # number of rebalances that no known client caused, by kind of cause
+    groups_without_members: int = 0  # groups whose views omit their members, because there are too many
 
 
 EMPTY = Members(lines={by: [] for by in MemberGrouping})
@@ -66,10 +66,10 @@ EMPTY = Members(lines={by: [] for by in MemberGrouping})
 
 @dataclass(frozen=True, slots=True)
 class ViewMembers:
-    """A view, with the members' numbers of partitions where these are known."""
+    """The members in a view."""
 
     view: AnyView
-    partitions: Mapping[str, int]
+    partitions: Mapping[str, int]  # each member's number of partitions, if known
 
     def members(self) -> Iterator[tuple[str, str, int | None]]:
         """Yield each member's client id, host and number of partitions."""
@@ -82,15 +82,16 @@ class ViewMembers:
                 yield client_id, "", None
 
     @property
-    def is_cut(self) -> bool:
-        """True if the view omits its many members."""
+    def are_omitted(self) -> bool:
+        """True if the view omits its members, because there are too many."""
         view = self.view
-        there = view.members if isinstance(view, GroupSnapshot) else view.consumers
-        return view.truncated and not there
+        members = view.members if isinstance(view, GroupSnapshot) else view.consumers
+        return view.truncated and not members
 
 
 def view_members(view: AnyView) -> ViewMembers:
-    """Count the partitions of each member, or of none if an assignment is unreadable."""
+    """Return the members of a view. If an assignment is unreadable, no numbers of partitions are known."""
+    # The assignments of other classic groups, such as those of Kafka Connect, are not of partitions.
     if not isinstance(view, GroupSnapshot) or (not view.consumer and view.protocol_type != PROTOCOL_TYPE):
         return ViewMembers(view, {})
     try:
@@ -100,21 +101,24 @@ def view_members(view: AnyView) -> ViewMembers:
 
 
 @dataclass(slots=True)
-class _Sum:
+class _Totals:
+    """The totals of one client id or host."""
+
     members: int = 0
-    partitions: int | None = None
-    causes: Counter[str] = field(default_factory=Counter)
-    groups: dict[str, int] = field(default_factory=dict)
+    partitions: int | None = None  # None if unknown for every member
+    causes: Counter[str] = field(default_factory=Counter)  # number of rebalances by kind of cause
+    groups: dict[str, int] = field(default_factory=dict)  # number of rebalances by group id
 
     def add(self, group_id: str, partitions: int | None) -> None:
+        """Add a member with its number of partitions."""
         self.members += 1
         self.groups.setdefault(group_id, 0)
         if partitions is not None:
             self.partitions = (self.partitions or 0) + partitions
 
     def line(self, name: str) -> MemberLine:
-        # Tuples with the negative number first need no key function, which would be slower.
-        first = nsmallest(GROUPS_NAMED, [(-number, group_id) for group_id, number in self.groups.items()])
+        # The groups with the most rebalances. Their tuples need no key function, which would be slower.
+        top = nsmallest(GROUPS_NAMED, [(-number, group_id) for group_id, number in self.groups.items()])
         return MemberLine(
             name=name,
             members=self.members,
@@ -122,38 +126,41 @@ class _Sum:
             rebalances=self.causes.total(),
             causes=dict(self.causes.most_common()),
             groups_number=len(self.groups),
-            groups=[GroupRebalances(group_id, -number) for number, group_id in first],
+            groups=[GroupRebalances(group_id, -number) for number, group_id in top],
         )
 
 
 class MembersSum:
-    """An accumulator of groups, whose `members` returns the lines."""
+    """An accumulator of groups. Its `members` returns the lines of all groups that were added."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, _Sum] = {}
-        self._hosts: dict[str, _Sum] = {}
+        self._clients: defaultdict[str, _Totals] = defaultdict(_Totals)
+        self._hosts: defaultdict[str, _Totals] = defaultdict(_Totals)
         self._causes_without_client: Counter[str] = Counter()
-        self._rebalances = self._cut = 0
+        self._rebalances = self._groups_without_members = 0
 
-    def add(self, facts: GroupFacts, seen: ViewMembers, rebalances: Sequence[Rebalance]) -> None:
-        """Add a group with the rebalances of its last hour."""
-        self._cut += seen.is_cut
+    def add(self, facts: GroupFacts, present: ViewMembers, rebalances: Sequence[Rebalance]) -> None:
+        """Add a group with its present members and the rebalances of its last hour."""
+        self._groups_without_members += present.are_omitted
         group_id = facts.group_id
-        for client_id, host, partitions in seen.members():
+        for client_id, host, partitions in present.members():
             if client_id:
-                _sum(self._clients, client_id).add(group_id, partitions)
+                self._clients[client_id].add(group_id, partitions)
             if host:
-                _sum(self._hosts, host).add(group_id, partitions)
+                self._hosts[host].add(group_id, partitions)
         for rebalance in rebalances:
             self._add_cause(group_id, rebalance)
 
     def members(self) -> Members:
         """Return all lines in the order of rebalances, then of members."""
         return Members(
-            lines={MemberGrouping.CLIENT: _lines(self._clients), MemberGrouping.HOST: _lines(self._hosts)},
+            lines={
+                MemberGrouping.CLIENT: _sorted_lines(self._clients),
+                MemberGrouping.HOST: _sorted_lines(self._hosts),
+            },
             rebalances=self._rebalances,
             of_nobody=dict(self._causes_without_client.most_common()),
-            groups_without_members=self._cut,
+            groups_without_members=self._groups_without_members,
         )
 
     def _add_cause(self, group_id: str, rebalance: Rebalance) -> None:
@@ -163,45 +170,39 @@ class MembersSum:
             self._causes_without_client[cause.kind] += 1
         for sums, name in ((self._clients, cause.client_id), (self._hosts, cause.client_host)):
             if name:
-                found = _sum(sums, name)
-                found.causes[cause.kind] += 1
-                found.groups[group_id] = found.groups.get(group_id, 0) + 1
+                totals = sums[name]
+                totals.causes[cause.kind] += 1
+                totals.groups[group_id] = totals.groups.get(group_id, 0) + 1
 
 
-def _sum(sums: dict[str, _Sum], name: str) -> _Sum:
-    found = sums.get(name)
-    if found is None:
-        found = sums[name] = _Sum()
-    return found
-
-
-def _lines(sums: Mapping[str, _Sum]) -> list[MemberLine]:
+def _sorted_lines(sums: Mapping[str, _Totals]) -> list[MemberLine]:
     return sorted((one.line(name) for name, one in sums.items()), key=_ORDERS["rebalances"])
 
 
-def sentence(members: Members, by: MemberGrouping) -> str:
+def most_causes_sentence(members: Members, by: MemberGrouping) -> str:
     """Return a sentence that names the client or host that caused the most rebalances of the last hour."""
-    whole = members.rebalances
-    if not whole:
+    total = members.rebalances
+    if not total:
         return "No group has rebalanced in the last hour."
     first = next((line for line in members.lines[by] if line.rebalances), None)
     if first is None:
-        them = "the one rebalance" if whole == 1 else f"one of the {thousands(whole)} rebalances"
-        return f"No {by} is known to have caused {them} of the last hour."
-    as_many = takewhile(lambda line: line.rebalances == first.rebalances, members.lines[by])
-    others = sum(1 for _ in as_many) - 1
+        which = "the one rebalance" if total == 1 else f"one of the {thousands(total)} rebalances"
+        return f"No {by} is known to have caused {which} of the last hour."
+    others = sum(line.rebalances == first.rebalances for line in members.lines[by]) - 1
     if others:
-        each = f"{_named(first.name, by)} and {count(others, f'other {by}')} each caused {first.rebalances}"
-        return f"{each} of the {thousands(whole)} rebalances of the last hour."
-    if whole == 1:
+        each = (
+            f"{_line_name(first.name, by)} and {count(others, f'other {by}')} each caused {first.rebalances}"
+        )
+        return f"{each} of the {thousands(total)} rebalances of the last hour."
+    if total == 1:
         part = "the one rebalance"
     else:
-        number = "all" if first.rebalances == whole else f"{thousands(first.rebalances)} of the"
-        part = f"{number} {thousands(whole)} rebalances"
-    return f"{_named(first.name, by)} caused {part} of the last hour: {causes_text(first.causes)}."
+        number = "all" if first.rebalances == total else f"{thousands(first.rebalances)} of the"
+        part = f"{number} {thousands(total)} rebalances"
+    return f"{_line_name(first.name, by)} caused {part} of the last hour: {causes_text(first.causes)}."
 
 
-def _named(name: str, by: MemberGrouping) -> str:
+def _line_name(name: str, by: MemberGrouping) -> str:
     return name if by is MemberGrouping.CLIENT else f"Host {name}"
 
 
@@ -227,25 +228,25 @@ class MembersSelection(Struct, frozen=True, kw_only=True):
     sort: str = "rebalances"
     page: int = 1
 
-    def of(self, members: Members) -> list[MemberLine]:
+    def select(self, members: Members) -> list[MemberLine]:
         """Return the lines whose name contains `text`, in the order of `sort`."""
-        wanted = self.text.casefold()
-        found = [line for line in members.lines[self.by] if wanted in line.name.casefold()]
+        text = self.text.casefold()
+        selected = [line for line in members.lines[self.by] if text in line.name.casefold()]
         order = _ORDERS.get(self.sort)
-        return found if order is None else sorted(found, key=order)
+        return selected if order is None else sorted(selected, key=order)
 
 
-def _timeouts(line: MemberLine) -> int:
+def _timeout_count(line: MemberLine) -> int:
     return line.causes.get(CauseKind.SESSION_TIMEOUT, 0)
 
 
 _ORDERS = {
-    "rebalances": lambda line: (-line.rebalances, -_timeouts(line), -line.members, line.name),
+    "rebalances": lambda line: (-line.rebalances, -_timeout_count(line), -line.members, line.name),
     "name": lambda line: line.name,
     "groups": lambda line: (-line.groups_number, line.name),
     "members": lambda line: (-line.members, line.name),
     "partitions": lambda line: (-(line.partitions or 0), line.name),
-    "timeouts": lambda line: (-_timeouts(line), line.name),
+    "timeouts": lambda line: (-_timeout_count(line), line.name),
     "joins": lambda line: (-line.causes.get(CauseKind.MEMBER_JOINED, 0), line.name),
     "leaves": lambda line: (-line.causes.get(CauseKind.MEMBER_LEFT, 0), line.name),
 }

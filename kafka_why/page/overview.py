@@ -1,4 +1,7 @@
-"""The list of all groups, the unwell ones first, for the first page and `/api/groups`."""
+"""The list of all groups, those with findings first, for the first page and `/api/groups`.
+
+It is computed from the fleet, the page's data of all groups.
+"""
 
 import math
 import time
@@ -13,10 +16,9 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.rocketmq.history import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lifetimes import BackgroundThread
 from kafka_why.now import now_ms
-from kafka_why.page.findings import Finding, findings
+from kafka_why.page.findings import Finding, FindingKind, findings
 from kafka_why.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from kafka_why.page.members import EMPTY, Members, MembersSum, ViewMembers, view_members
-from kafka_why.page.timeline import rebalance_end_ms
 from kafka_why.rocketmq_group import group_state
 from kafka_why.why.model import RebalanceOutcome
 from kafka_why.why.report import HistoryAnalysis, Report, analyze, report_of
@@ -25,11 +27,13 @@ from kafka_why.why.state_timelines import Span
 INTERVALS = 30
 """The number of equal intervals of the last hour."""
 PAGE_LINES = 100
+"""The number of lines that one page of a list shows."""
 LINES_INTERVAL_S = 0.5
+"""The minimum pause before the lines are computed again."""
 MEMBERS_INTERVAL = 5
 """The pause before the clients and hosts are computed again, as a multiple of the time that this takes."""
 
-_SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value, DEAD)
+_SETTLED_STATES = (GroupState.STABLE.value, GroupState.EMPTY.value, DEAD)
 
 
 class GroupProtocol(StrEnum):
@@ -48,60 +52,61 @@ class GroupLine(Struct, frozen=True, kw_only=True):
     group_id: str
     protocol: GroupProtocol
     state: str
-    since_ms: int
-    members: int
+    since_ms: int  # when the group entered its state
+    members: int  # number of members or, for RocketMQ, of client ids
     lag_records: int | None  # sum of the partitions' lags; None if unknown for all
     lag_ms: int | None  # greatest lag in time; None if unknown for all
     rebalances: int  # of the last hour
     # For each interval of the last hour, the fraction in which the group was neither Stable nor Empty; [] if
     # there was no such time.
     not_stable: list[float]
-    changed_ms: int | None
-    change: str
+    changed_ms: int | None  # time of the last rebalance; in a RocketMQ group, of the last entry
+    change: str  # its reason
     findings: list[Finding]
 
     @property
     def is_unwell(self) -> bool:
+        """True if the group has a fault."""
         return bool(self.findings)
 
 
 class _LastHour(NamedTuple):
-    """The last hour of a group, computed from its entries. It is valid until there is a new entry."""
+    """The last hour of a group, computed from its entries. It is valid up to `until_ms` or to a new entry."""
 
-    version: int
-    until_ms: float  # end of the validity: the oldest rebalance is then older than an hour
+    entries_version: int
+    until_ms: float  # when the oldest rebalance will be older than an hour
     report: Report | None
-    not_settled: list[Span]
-    reason: str  # of the last rebalance, as in the view
-    change: str  # `reason` with the names of members
+    not_settled: list[Span]  # when the group was neither Stable nor Empty
+    reason: str  # of the last rebalance, as in the view when this was computed
+    change: str  # `reason` with the short names of members
 
 
 class OverviewThread(BackgroundThread):
-    """A thread that computes the lines again and again, so that no reader waits for them."""
+    """A thread that computes the lines of all groups repeatedly, so that no reader waits for them."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__("page-overview")
         self._fleet = fleet
         self._overview = Overview(fleet)
         self.version = 0
-        """The fleet's version when the lines were computed. They may be newer."""
+        """The fleet's version just before the lines were computed. They may include later changes."""
         self.lines: list[GroupLine] = []
-        """The lines. They are some seconds old at most, or as old as computing them takes."""
+        """The lines. They are at most some seconds old, or older if computing them takes longer."""
         self.members: Members = EMPTY
         """The clients and hosts of the same moment."""
 
     def _run(self) -> None:
-        pause_s = members_from_s = 0.0
+        pause_s = members_due_s = 0.0
         while not self._stopped.wait(pause_s):
             began_s = time.monotonic()
-            with_members = began_s >= members_from_s
+            with_members = began_s >= members_due_s
             version = self._fleet.version
             self.lines = self._overview.lines(now_ms(), with_members=with_members)
             self.members = self._overview.members
             self.version = version
             if with_members:
                 ended_s = time.monotonic()
-                members_from_s = ended_s + MEMBERS_INTERVAL * (ended_s - began_s)
+                members_due_s = ended_s + MEMBERS_INTERVAL * (ended_s - began_s)
             # This thread uses at most a third of the interpreter's time, because readers need it, too.
             pause_s = max(LINES_INTERVAL_S, 2 * (time.monotonic() - began_s))
 
@@ -109,13 +114,14 @@ class OverviewThread(BackgroundThread):
 class Overview:
     """The lines of all groups. Not thread-safe.
 
-    The data from a group's entries is computed again when they change.
+    The report on a group's last hour is computed again only if its entries change, or if one of its
+    rebalances has become older than an hour.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._known: dict[str, _LastHour] = {}
-        self._seen: dict[str, ViewMembers] = {}
+        self._last_hours: dict[str, _LastHour] = {}
+        self._view_members: dict[str, ViewMembers] = {}  # of each group, from the last call `with_members`
         self.members: Members = EMPTY
         """The clients and hosts of all groups, as the last call of `lines` with `with_members` found them."""
 
@@ -124,42 +130,58 @@ class Overview:
 
         `with_members` also computes the clients and hosts.
         """
-        before, self._known = self._known, {}
-        seen = self._seen
+        # The caches are built anew, so that groups that have ended do not stay.
+        last_hours, self._last_hours = self._last_hours, {}
+        view_members_before = self._view_members
         if with_members:
-            self._seen = {}
-        found, members = [], MembersSum()
+            self._view_members = {}
+        lines, members_sum = [], MembersSum()
         for facts in self._fleet.all_facts():
-            line = self._line(facts, before.get(facts.group_id), now_ms)
+            line = self._line(facts, last_hours.get(facts.group_id), now_ms)
             if line is not None:
-                found.append(line)
+                lines.append(line)
                 if with_members:
-                    self._add_members(members, facts, seen.get(facts.group_id))
+                    self._add_members(members_sum, facts, view_members_before.get(facts.group_id))
         if with_members:
-            self.members = members.members()
-        return sorted(found, key=_urgency)
-
-    def _add_members(self, members: MembersSum, facts: GroupFacts, known: ViewMembers | None) -> None:
-        assert facts.view is not None, "a group with a line has a view"
-        if known is None or known.view is not facts.view:
-            known = view_members(facts.view)
-        self._seen[facts.group_id] = known
-        of_hour = self._known.get(facts.group_id)
-        members.add(
-            facts, known, () if of_hour is None or of_hour.report is None else of_hour.report.rebalances
+            self.members = members_sum.members()
+        # A group's findings are in order, so the first one is the most serious.
+        return sorted(
+            lines,
+            key=lambda line: (
+                line.findings[0].kind if line.findings else len(FindingKind),
+                -line.rebalances,
+                line.group_id,
+            ),
         )
 
-    def _line(self, facts: GroupFacts, known: _LastHour | None, now_ms: int) -> GroupLine | None:
+    def _add_members(self, members_sum: MembersSum, facts: GroupFacts, cached: ViewMembers | None) -> None:
+        """Add a group. `cached` has its members at the last call, which are valid for the same view."""
+        assert facts.view is not None, "a group with a line has a view"
+        if cached is None or cached.view is not facts.view:
+            cached = view_members(facts.view)
+        self._view_members[facts.group_id] = cached
+        last_hour = self._last_hours.get(facts.group_id)
+        report = None if last_hour is None else last_hour.report
+        members_sum.add(facts, cached, () if report is None else report.rebalances)
+
+    def _line(self, facts: GroupFacts, cached: _LastHour | None, now_ms: int) -> GroupLine | None:
+        """Return a group's line, or None if it has ended. `cached` is its last hour at the last call."""
         view = facts.view
         if view is None:
             return None
         if isinstance(view, RocketMqSnapshot):
             return _rocketmq_line(facts, view, now_ms)
-        if known is None or known.version != facts.entries_version or known.until_ms < now_ms:
-            known = _last_hour(facts, view, now_ms)
-        self._known[facts.group_id] = known
-        of_hour = known.report
+        is_valid = cached is not None and cached.entries_version == facts.entries_version
+        if cached is None or not is_valid or cached.until_ms < now_ms:
+            cached = _last_hour(facts, view, now_ms)
+        self._last_hours[facts.group_id] = cached
+        report = cached.report
+        not_settled: Iterable[Span] = cached.not_settled
+        if not facts.entries:  # the present state has lasted for the whole hour
+            not_settled = _not_settled([Span(view.state, view.state_timestamp_ms)])
         records = [lag.records for lag in facts.lags.values() if lag.records is not None]
+        reason = view.last_rebalance_reason
+        change = cached.change if cached.reason == reason else reason  # the view may be newer
         return GroupLine(
             group_id=facts.group_id,
             protocol=GroupProtocol(view.group_type),
@@ -168,21 +190,16 @@ class Overview:
             members=len(view.members),
             lag_records=sum(records) if records else None,
             lag_ms=max((lag.ms for lag in facts.lags.values() if lag.ms is not None), default=None),
-            rebalances=0 if of_hour is None else of_hour.summary.rebalances,
-            not_stable=shares(
-                known.not_settled
-                if facts.entries
-                else _not_settled([Span(view.state, view.state_timestamp_ms)]),
-                now_ms,
-            ),
+            rebalances=0 if report is None else report.summary.rebalances,
+            not_stable=covered_fractions(not_settled, now_ms),
             changed_ms=view.last_rebalance_at_ms,
-            change=known.change if known.reason == view.last_rebalance_reason else view.last_rebalance_reason,
-            findings=findings(facts, of_hour, now_ms),
+            change=change,
+            findings=findings(facts, report, now_ms),
         )
 
 
 def _rocketmq_line(facts: GroupFacts, view: RocketMqSnapshot, now_ms: int) -> GroupLine:
-    last = facts.entries[-1] if facts.entries else None
+    last_entry = facts.entries[-1] if facts.entries else None
     return GroupLine(
         group_id=facts.group_id,
         protocol=GroupProtocol.ROCKETMQ,
@@ -193,35 +210,31 @@ def _rocketmq_line(facts: GroupFacts, view: RocketMqSnapshot, now_ms: int) -> Gr
         lag_ms=None,
         rebalances=0,
         not_stable=[],
-        changed_ms=None if last is None else last.at_ms,
-        change="" if last is None else last.reason,
-        findings=findings(facts, None, now_ms),
+        changed_ms=None if last_entry is None else last_entry.at_ms,
+        change="" if last_entry is None else last_entry.reason,
+        findings=findings(facts, report=None, now_ms=now_ms),
     )
-
-
-def _urgency(line: GroupLine) -> tuple[object, ...]:
-    gravest = line.findings[0].kind if line.findings else 99
-    return gravest, -line.rebalances, line.group_id
 
 
 def _last_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _LastHour:
-    ours = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
-    if not ours:
-        return _LastHour(facts.entries_version, math.inf, None, [], "", "")
-    analysis = analyze(ours, from_start=False)
-    made = report_of(facts.group_id, analysis, now_ms, now_ms - WINDOW_MS)
-    ends_ms = (
-        rebalance_end_ms(r, now_ms) for r in made.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY
-    )
-    until_ms = min(ends_ms, default=math.inf) + WINDOW_MS
-    reason = view.last_rebalance_reason
-    not_settled = [*_not_settled(_states(analysis))]
+    kafka_entries = [entry for entry in facts.entries if isinstance(entry, HistoryEntry)]
+    if not kafka_entries:
+        return _LastHour(facts.entries_version, math.inf, report=None, not_settled=[], reason="", change="")
+    analysis = analyze(kafka_entries, from_start=False)
+    report = report_of(facts.group_id, analysis, now_ms, now_ms - WINDOW_MS)
+    ends_ms = (r.end_ms(now_ms) for r in report.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY)
     return _LastHour(
-        facts.entries_version, until_ms, made, not_settled, reason, analysis.names.put_in(reason)
+        facts.entries_version,
+        until_ms=min(ends_ms, default=math.inf) + WINDOW_MS,
+        report=report,
+        not_settled=list(_not_settled(_state_spans(analysis))),
+        reason=view.last_rebalance_reason,
+        change=analysis.names.put_in(view.last_rebalance_reason),
     )
 
 
-def _states(analysis: HistoryAnalysis) -> Iterator[Span]:
+def _state_spans(analysis: HistoryAnalysis) -> Iterator[Span]:
+    """Yield the group's states, also the one before the first entry."""
     first = analysis.first
     if first.seq > 1:  # the group is older than its first entry
         yield Span(first.from_state, 0, first.at_ms)
@@ -229,22 +242,23 @@ def _states(analysis: HistoryAnalysis) -> Iterator[Span]:
 
 
 def _not_settled(spans: Iterable[Span]) -> Iterator[Span]:
-    return (span for span in spans if span.what not in _SETTLED)
+    return (span for span in spans if span.what not in _SETTLED_STATES)
 
 
-def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
-    """Return the fraction of each interval of the last hour that `spans` cover."""
-    begin_ms, step_ms = now_ms - WINDOW_MS, WINDOW_MS / INTERVALS
-    filled = [0.0] * INTERVALS
+def covered_fractions(spans: Iterable[Span], now_ms: int) -> list[float]:
+    """Return the fraction of each interval of the last hour that `spans` cover, or [] if they cover none."""
+    begin_ms, interval_ms = now_ms - WINDOW_MS, WINDOW_MS / INTERVALS
+    fractions = [0.0] * INTERVALS
     for span in spans:
+        # Times since the beginning of the hour.
         from_ms = max(span.from_ms, begin_ms) - begin_ms
         to_ms = min(now_ms if span.to_ms is None else span.to_ms, now_ms) - begin_ms
         if from_ms >= to_ms:
             continue
-        for interval in range(int(from_ms // step_ms), min(int(to_ms // step_ms) + 1, INTERVALS)):
-            overlap_ms = min(to_ms, (interval + 1) * step_ms) - max(from_ms, interval * step_ms)
-            filled[interval] += overlap_ms / step_ms
-    return [round(min(share, 1.0), 3) if share else 0.0 for share in filled] if any(filled) else []
+        for number in range(int(from_ms // interval_ms), min(int(to_ms // interval_ms) + 1, INTERVALS)):
+            overlap_ms = min(to_ms, (number + 1) * interval_ms) - max(from_ms, number * interval_ms)
+            fractions[number] += overlap_ms / interval_ms
+    return [round(min(fraction, 1.0), 3) for fraction in fractions] if any(fractions) else []
 
 
 class GroupSelection(Struct, frozen=True, kw_only=True):
@@ -256,18 +270,18 @@ class GroupSelection(Struct, frozen=True, kw_only=True):
     sort: str = "unwell"
     page: int = 1
 
-    def of(self, lines: Sequence[GroupLine]) -> list[GroupLine]:
-        """Return the matching lines in the wanted order."""
-        wanted = self.text.casefold()
-        found = [
+    def select(self, lines: Sequence[GroupLine]) -> list[GroupLine]:
+        """Return the lines that match `text`, `state` and `protocol`, in the order of `sort`."""
+        text = self.text.casefold()
+        selected = [
             line
             for line in lines
-            if wanted in line.group_id.casefold()
-            and self.state in ("", line.state, "unwell" if line.is_unwell else "")
+            if text in line.group_id.casefold()
+            and (self.state in ("", line.state) or (self.state == "unwell" and line.is_unwell))
             and self.protocol in ("", line.protocol)
         ]
-        order = _ORDERS.get(self.sort)
-        return found if order is None else sorted(found, key=order)
+        order = _ORDERS.get(self.sort)  # None for "unwell", the order that the lines have
+        return selected if order is None else sorted(selected, key=order)
 
 
 _ORDERS = {

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -26,8 +27,8 @@ from kafka_why.page.timeline import (
     TimelinePicture,
     TimeScale,
     end_ms,
-    most_notable,
-    shown_ms,
+    most_notable_lanes,
+    picture_limits_ms,
     timeline,
 )
 from kafka_why.why.rocketmq.changes import report
@@ -49,11 +50,11 @@ class ChangeLine(Struct, frozen=True, kw_only=True):
 
     number: int
     at_ms: int
-    sentence: str
+    sentence: str  # the kind of change and the clients
     reason: str
-    told: str  # clients that the coordinator notified, or ""
-    clients: int | None
-    is_trap: bool
+    notified: str = msgspec.field(name="told")  # clients that the coordinator notified, or ""
+    clients: int | None  # number of clients after the change; None if the history does not have them all
+    is_trap: bool  # clients share an id, or have different subscriptions
 
 
 class RocketMqPage(Struct, frozen=True, kw_only=True):
@@ -63,12 +64,12 @@ class RocketMqPage(Struct, frozen=True, kw_only=True):
     now_ms: int
     sentence: str
     findings: list[str]
-    clients: int | None  # None if the history does not have them all
-    since_ms: int
+    clients: int | None  # number of present clients; None if the history does not have them all
+    since_ms: int  # when the clients' connections last changed
     topics: list[str] | None
     picture: TimelinePicture
     changes: list[ChangeLine]
-    changes_number: int
+    changes_number: int  # number of changes in the time range, also of those that `changes` omits
     text: str  # the report of `why`, with the same numbers of changes
     # What polls of the cluster show, or why they show nothing; None if it is not polled.
     polled: PolledPage | str | None = None
@@ -85,8 +86,8 @@ def rocketmq_page(
 ) -> RocketMqPage:
     """Return the page of a group with at least one entry, with the changes within `limits_ms`."""
     whole = report(group_id, entries, now_ms)
-    shown = report(group_id, entries, now_ms, limits_ms[0])
-    within = [change for change in shown.changes if change.at_ms <= limits_ms[1]]
+    since_limit = report(group_id, entries, now_ms, limits_ms[0])
+    within = [change for change in since_limit.changes if change.at_ms <= limits_ms[1]]
     clients = len({consumer.client_id for consumer in whole.consumers})
     return RocketMqPage(
         group_id=group_id,
@@ -96,34 +97,36 @@ def rocketmq_page(
         clients=clients if whole.complete else None,
         since_ms=whole.consumers_since_ms,
         topics=whole.topics,
-        picture=_picture(whole, within, limits_ms, now_ms, unfolded=unfolded),
-        changes=[_line(change) for change in reversed(within[-MAX_CHANGES:])],
+        picture=_timeline_picture(whole, within, limits_ms, now_ms, unfolded=unfolded),
+        changes=[_change_line(change) for change in reversed(within[-MAX_CHANGES:])],
         changes_number=len(within),
-        text=report_text(shown, Clock())[:],  # a plain str, because msgspec encodes no subclass of str
+        text=report_text(since_limit, Clock())[
+            :
+        ],  # a slice is a plain str. msgspec encodes no subclass of str
         polled=polled,
     )
 
 
 def _sentence(within: Sequence[Change], whole: Report, clients: int) -> str:
     """Return a text such as `It has 3 clients. It changed 4 times in this time: 2 x client connected, ...`"""
-    least = "" if whole.complete else "at least "
-    there = f"It has {least}{count(clients, 'client')}" if clients or least else "It has no clients"
+    at_least = "" if whole.complete else "at least "
+    present = f"It has {at_least}{count(clients, 'client')}" if clients or at_least else "It has no clients"
     if not within:
-        return f"{there}. Nothing changed in this time."
+        return f"{present}. Nothing changed in this time."
     notifications = sum(change.notification is not None for change in within)
-    most = Counter(change.kind for change in within).most_common(4)
-    causes = ", ".join(f"{number} x {kind}" for kind, number in most)
+    most_common = Counter(change.kind for change in within).most_common(4)
+    kinds = ", ".join(f"{number} x {kind}" for kind, number in most_common)
     notified = f"; all connections were notified {count(notifications, 'time')}"
-    return f"{there}. It changed {count(len(within), 'time')} in this time: {causes}{notified}."
+    return f"{present}. It changed {count(len(within), 'time')} in this time: {kinds}{notified}."
 
 
-def _line(change: Change) -> ChangeLine:
+def _change_line(change: Change) -> ChangeLine:
     return ChangeLine(
         number=change.number,
         at_ms=change.at_ms,
         sentence=_change_text(change),
         reason="; ".join(dict.fromkeys(concerned.reason for concerned in change.concerned[:5])),
-        told=change.notification or "",
+        notified=change.notification or "",
         clients=len({c.client_id for c in change.consumers}) if change.complete else None,
         is_trap=(bool(change.traps) and not change.harmless) or any(change.differ.values()),
     )
@@ -139,11 +142,11 @@ def _change_text(change: Change) -> str:
 
 @dataclass(slots=True)
 class _ClientLane(StateTimeline):
-    """A client over time. The `partitions` of its spans are its numbers of connections."""
+    """A client over time. Its spans count connections, in the field `partitions`."""
 
-    gone: list[tuple[int, str]] = field(default_factory=list)
-    notified: list[int] = field(default_factory=list)
-    changes: int = 0
+    departures: list[tuple[int, str]] = field(default_factory=list)  # times in ms, and sentences
+    notified_ms: list[int] = field(default_factory=list)
+    changes: int = 0  # the number of changes that concern the client
 
     @property
     def connections(self) -> int:
@@ -158,54 +161,64 @@ def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
     for change in changes:
         if change.incarnation != incarnation:
             # A new incarnation: the connections of the previous one ended at a time that the history lacks.
-            _set(lanes, {}, change.at_ms)
+            _set_connections(lanes, {}, change.at_ms)
             incarnation = change.incarnation
-        there = connections_by_client(change.consumers)
-        before = {client_id for client_id, lane in lanes.items() if lane.connections}
-        _set(lanes, there, change.at_ms)
+        connections = connections_by_client(change.consumers)
+        connected_before = {client_id for client_id, lane in lanes.items() if lane.connections}
+        _set_connections(lanes, connections, change.at_ms)
         for concerned in change.concerned:
             if concerned.client_id is not None and concerned.client_id in lanes:
                 lanes[concerned.client_id].changes += 1
-        for client_id in before - there.keys():
-            lanes[client_id].gone.append((change.at_ms, _reason(change, client_id)))
+        for client_id in connected_before - connections.keys():
+            lanes[client_id].departures.append((change.at_ms, _departure_text(change, client_id)))
         if change.notification is not None:
-            for client_id in there:
-                lanes[client_id].notified.append(change.at_ms)
+            for client_id in connections:
+                lanes[client_id].notified_ms.append(change.at_ms)
     return list(lanes.values())
 
 
-def _set(lanes: dict[str, _ClientLane], there: Mapping[str, int], at_ms: int) -> None:
-    """Record each client's number of connections from this time on. A client that is not `there` has none."""
-    for client_id in there:
+def _set_connections(lanes: dict[str, _ClientLane], connections: Mapping[str, int], at_ms: int) -> None:
+    """Record each client's number of connections from this time on. Clients without a number have none."""
+    for client_id in connections:
         lanes.setdefault(client_id, _ClientLane(client_id))
     for client_id, lane in lanes.items():
-        connections = there.get(client_id, 0)
-        if connections != lane.connections:
-            kind = HOLDS if connections == 1 else GIVES
-            lane.become(kind if connections else None, at_ms, connections)
+        number = connections.get(client_id, 0)
+        if number != lane.connections:
+            kind = HOLDS if number == 1 else GIVES  # several connections are drawn as `GIVES`
+            lane.become(kind if number else None, at_ms, number)
 
 
-def _reason(change: Change, client_id: str) -> str:
-    found = next((c.reason for c in change.concerned if c.client_id == client_id), None)
-    return f"{client_id} left: {found or change.kind}"
+def _departure_text(change: Change, client_id: str) -> str:
+    reason = next((c.reason for c in change.concerned if c.client_id == client_id), None)
+    return f"{client_id} left: {reason or change.kind}"
 
 
-def _picture(
+def _timeline_picture(
     whole: Report, within: Sequence[Change], limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool
 ) -> TimelinePicture:
-    scale = TimeScale(*shown_ms(limits_ms, whole.from_ms))
-    seen = [lane for lane in _lanes(whole.changes) if scale.shows(lane.spans, now_ms)]
-    chosen = seen if unfolded else most_notable(seen, lambda lane: lane.changes)
-    empty = timeline((), (), (), Names([]), {}, (scale.from_ms, scale.to_ms), now_ms)
+    scale = TimeScale(*picture_limits_ms(limits_ms, whole.from_ms))
+    visible = [lane for lane in _lanes(whole.changes) if scale.shows(lane.spans, now_ms)]
+    drawn = visible if unfolded else most_notable_lanes(visible, weight=lambda lane: lane.changes)
+    empty = timeline(
+        lanes=(),
+        rebalances=(),
+        removals=(),
+        names=Names([]),
+        clients={},
+        limits_ms=(scale.from_ms, scale.to_ms),
+        now_ms=now_ms,
+    )
     return replace(
         empty,
-        lanes=[_row(lane, BANDS_PX + place * LANE_PX, scale, now_ms) for place, lane in enumerate(chosen)],
+        lanes=[
+            _lane_row(lane, BANDS_PX + place * LANE_PX, scale, now_ms) for place, lane in enumerate(drawn)
+        ],
         bands=[
             Band(_point(scale, change.at_ms), LEAST_PERCENT, change.number, change.at_ms, _band_text(change))
             for change in within
         ],
-        folded=len(seen) - len(chosen),
-        height=BANDS_PX + LANE_PX * len(chosen) + AXIS_PX,
+        folded=len(visible) - len(drawn),
+        height=BANDS_PX + LANE_PX * len(drawn) + AXIS_PX,
     )
 
 
@@ -219,24 +232,25 @@ def _point(scale: TimeScale, at_ms: int) -> float:
     return min(scale.x(at_ms), 100 - LEAST_PERCENT)
 
 
-def _row(lane: _ClientLane, y: int, scale: TimeScale, now_ms: int) -> LaneRow:
+def _lane_row(lane: _ClientLane, y: int, scale: TimeScale, now_ms: int) -> LaneRow:
     return LaneRow(
         name=lane.member_id,
         member_ids=[lane.member_id],
         y=y,
         marks=list(_marks(lane, scale, now_ms)),
-        gone=[(_point(scale, at_ms), text) for at_ms, text in lane.gone if scale.has(at_ms)],
-        told=list(_notifications(lane, scale)),
+        gone=[(_point(scale, at_ms), text) for at_ms, text in lane.departures if scale.contains(at_ms)],
+        notified=list(_notifications(lane, scale)),
     )
 
 
 def _marks(lane: _ClientLane, scale: TimeScale, now_ms: int) -> Iterator[Mark]:
-    end = 0.0
+    """Yield the marks of a lane, from left to right without overlaps."""
+    end = 0.0  # of the previous mark
     for span in lane.spans:
         place = scale.place(span.from_ms, end_ms(span, now_ms))
         if place is None:
             continue
-        x = max(place[0], end)
+        x = max(place[0], end)  # the mark begins where the previous one ends, if that is later
         width = round(place[0] + place[1] - x, 3)
         if width <= 0 or x >= 100:
             continue  # the previous mark covers it
@@ -245,13 +259,13 @@ def _marks(lane: _ClientLane, scale: TimeScale, now_ms: int) -> Iterator[Mark]:
         if span.what == HOLDS:
             yield Mark(x, width, HOLDS, f"{lane.member_id} connected, holds queues by its own view, {lasted}")
         else:
-            on = f"{span.partitions} connections at once"
+            connections = f"{span.partitions} connections at once"
             label = f"x {span.partitions}" if width > LABEL_PERCENT else ""
-            yield Mark(x, width, GIVES, f"{lane.member_id} is on {on}, {lasted}", label)
+            yield Mark(x, width, GIVES, f"{lane.member_id} is on {connections}, {lasted}", label)
 
 
 def _notifications(lane: _ClientLane, scale: TimeScale) -> Iterator[tuple[float, str]]:
     """Yield the positions and texts of a client's notifications, one for each position."""
-    within = [at_ms for at_ms in lane.notified if scale.has(at_ms)][-MAX_NOTIFICATIONS:]
+    within = [at_ms for at_ms in lane.notified_ms if scale.contains(at_ms)][-MAX_NOTIFICATIONS:]
     for x in dict.fromkeys(_point(scale, at_ms) for at_ms in within):
         yield x, f"{lane.member_id} was notified that the clients have changed"

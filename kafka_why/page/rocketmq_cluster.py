@@ -1,5 +1,6 @@
-"""The groups of a RocketMQ cluster for the page, by polls: the clients of all groups, and of the groups that
-readers look at also the queues that the clients hold, and the offsets.
+"""The groups of a RocketMQ cluster for the page, by polls, which update the fleet: the page's data of all
+groups. The clients of all groups are polled. For groups that readers have opened, the clients' queues and the
+offsets are polled, too.
 """
 
 import asyncio
@@ -28,13 +29,14 @@ from kafka_why.wording import Clock, count
 WATCHED_S = 30.0
 """The time for which a group is polled again after a reader has opened it."""
 MAX_WATCHED = 10
-PATIENCE_S, BESIDE_PATIENCE_S = 20.0, 1.0
-"""The longest times that a reader waits for a group's first poll, and for one beside the group's history."""
+"""Maximum number of groups that are polled because readers have opened them."""
+PATIENCE_S, WITH_HISTORY_PATIENCE_S = 20.0, 1.0
+"""The maximum times that a reader waits for a group's first poll, without and with the group's history."""
 _PAUSE_S = 1.0
 
 
 class PolledPage(Struct, frozen=True, kw_only=True):
-    """The data of a group's page."""
+    """The data of the page of a group that is polled."""
 
     group_id: str
     now_ms: int
@@ -44,43 +46,44 @@ class PolledPage(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Watched:
-    """The last polls of a group."""
+    """The last polls of a group that a reader has opened."""
 
     polls: deque[GroupPoll] = field(default_factory=lambda: deque(maxlen=4))
-    polling: asyncio.Lock = field(default_factory=asyncio.Lock)  # held during the first poll
-    until_s: float = 0.0
+    first_poll: asyncio.Lock = field(default_factory=asyncio.Lock)  # so that readers share it
+    until_s: float = 0.0  # monotonic time at which polling ends
 
 
 class ClusterFollower(FollowerThread):
-    """A thread that feeds a fleet by polling a RocketMQ cluster, until stopped.
+    """A thread that updates a fleet by polling a RocketMQ cluster, until stopped.
 
-    If it `is_beside` a history, it polls only the groups that readers look at, and touches them.
+    With `with_history`, the fleet has the groups from another source. Then only the groups that readers have
+    opened are polled, and their open pages reload after each poll.
     """
 
-    def __init__(self, servers: RocketMqServers, fleet: Fleet, *, is_beside: bool = False) -> None:
+    def __init__(self, servers: RocketMqServers, fleet: Fleet, *, with_history: bool = False) -> None:
         super().__init__("page-rocketmq-follower", "polling the RocketMQ cluster for the page")
         self._servers = servers
         self._fleet = fleet
-        self._is_beside = is_beside
+        self._has_history = with_history
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._watched: dict[str, _Watched] = {}
-        self._failed = 0
+        self._failed_groups = 0  # number of groups whose poll failed in the last round
 
     def page(self, group_id: str) -> PolledPage:
-        """Return a group's page by a poll of at most some seconds ago. For any thread.
+        """Return a group's page, from a poll that is at most some seconds old. Any thread may call this.
 
         Raises ClusterUnavailable, or HistoryUnavailable if the group is unknown.
         """
         return self._page(group_id, PATIENCE_S)
 
-    def page_beside(self, group_id: str) -> PolledPage | str:
+    def page_with_history(self, group_id: str) -> PolledPage | str:
         """Return a group's page as `page` does, or the reason why there is none.
 
-        A group that is still being polled is touched afterwards.
+        If the group is still being polled, its open pages reload afterwards.
         """
         try:
-            return self._page(group_id, BESIDE_PATIENCE_S)
+            return self._page(group_id, WITH_HISTORY_PATIENCE_S)
         except (ClusterUnavailable, HistoryUnavailable) as error:
             return str(error)
 
@@ -92,27 +95,29 @@ class ClusterFollower(FollowerThread):
         try:
             report = future.result(patience_s)
         except TimeoutError:
-            future.add_done_callback(lambda _: self._fleet.touch(group_id))
+            future.add_done_callback(lambda _: self._fleet.reload_pages(group_id))
             raise ClusterUnavailable(f"{group_id} is still being polled: load the page again") from None
         except CancelledError:
             raise ClusterUnavailable("the page is stopping") from None
-        text = poll_report_text(report, Clock())[:]  # a plain str, which JSON can have
+        text = poll_report_text(report, Clock())[:]  # a slice is a plain str, which JSON can have
         return PolledPage(group_id=group_id, now_ms=now_ms(), report=report, text=text)
 
     def remarks(self) -> list[str]:
         """Return remarks on the page's source, and on what is missing."""
-        found = [f"made of polls of the RocketMQ cluster at {self._servers}"]
-        if self._failed:
-            found.append(f"{count(self._failed, 'group')} that the brokers do not show may be missing")
-        return found
+        remarks = [f"made of polls of the RocketMQ cluster at {self._servers}"]
+        if self._failed_groups:
+            remarks.append(
+                f"{count(self._failed_groups, 'group')} that the brokers do not show may be missing"
+            )
+        return remarks
 
     def stop(self) -> None:
         """Stop the thread, also during a poll."""
         self._stopped.set()
-        loop, following = self._loop, self._following
-        if loop is not None and following is not None:
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(following.cancel)
+                loop.call_soon_threadsafe(task.cancel)
         super().stop()
 
     def _connect_and_follow(self) -> None:
@@ -122,51 +127,61 @@ class ClusterFollower(FollowerThread):
 
     async def _follow(self) -> None:
         async with ClusterPoller(self._servers) as self._cluster, asyncio.TaskGroup() as tasks:
-            self._following, self._loop = asyncio.current_task(), asyncio.get_running_loop()
-            if not self._is_beside:
+            self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+            if not self._has_history:
                 tasks.create_task(self._poll_all())
             tasks.create_task(self._poll_watched())
-            if self._stopped.is_set():  # before `stop` could cancel
+            if self._stopped.is_set():  # before `self._task` was set
                 raise asyncio.CancelledError
 
     async def _poll_all(self) -> None:
         while True:
             try:
-                await self._round()
+                await self._poll_round()
             except ClusterUnavailable as error:
                 self._warning.failed(error)
             await asyncio.sleep(_PAUSE_S)
 
-    async def _round(self) -> None:
-        group_ids, failures = await self._cluster.group_ids(), list[ClusterUnavailable]()
+    async def _poll_round(self) -> None:
+        """Poll the clients of all groups. Raises ClusterUnavailable if the poll of every group fails."""
+        group_ids = await self._cluster.group_ids()
+        failures: list[ClusterUnavailable] = []
         for group_id in {*self._fleet.group_ids()} - {*group_ids}:
-            self._fleet.take(group_id, None, (), {}, now_ms(), anew=False)
+            self._update_fleet(group_id, None)
         for group_id in group_ids:
             try:
-                await self._poll(group_id)
+                await self._poll_clients(group_id)
                 self._worked()
             except ClusterUnavailable as error:
                 failures.append(error)
-        self._failed = len(failures)
+        self._failed_groups = len(failures)
         if failures and len(failures) == len(group_ids):
             raise failures[0]
         self._worked()
-        self._fleet.complete()
+        self._fleet.mark_complete()
         self._fleet.trim(now_ms())
 
-    async def _poll(self, group_id: str) -> None:
+    async def _poll_clients(self, group_id: str) -> None:
         """Poll the clients of a group. Raises ClusterUnavailable."""
         views = await self._cluster.views(group_id)
-        known, notes = self._fleet.view(group_id), list[str]()
-        if known is None and not any(view.connections for view in views):
+        last_view = self._fleet.view(group_id)
+        if last_view is None and not any(view.connections for view in views):
+            notes: list[str] = []
             topics = await self._cluster.topics_with_offsets(group_id, notes)
             if not (topics or notes):
-                return  # its topic for retries belongs to another group, which pops
+                return  # no such group: its id comes from the retry topic of a group that consumes by pop
         view = _snapshot(group_id, views)
-        if known is None or replace(view, at_ms=known.at_ms) != known:
-            self._fleet.take(group_id, view, (), {}, now_ms(), anew=False)
+        if last_view is None or replace(view, at_ms=last_view.at_ms) != last_view:  # it has changed
+            self._update_fleet(group_id, view)
+
+    def _update_fleet(self, group_id: str, view: GroupSnapshot | None) -> None:
+        """Store a group's view, or that it has ended. Polls of clients show neither entries nor offsets."""
+        self._fleet.update_group(
+            group_id, view, entries=(), commits={}, now_ms=now_ms(), replaces_entries=False
+        )
 
     async def _poll_watched(self) -> None:
+        """Poll each watched group repeatedly, until WATCHED_S after a reader last opened it."""
         while True:
             await asyncio.sleep(_PAUSE_S)
             for group_id, watched in list(self._watched.items()):
@@ -175,19 +190,25 @@ class ClusterFollower(FollowerThread):
                 elif watched.polls and now_ms() - watched.polls[-1].at_ms >= STANDS_MS:
                     with suppress(ClusterUnavailable, HistoryUnavailable):  # the next reader gets the error
                         await self._poll_once(group_id, watched)
-                        self._fleet.touch(group_id)
+                        self._fleet.reload_pages(group_id)
 
     async def _report(self, group_id: str) -> PollReport:
+        """Return the report on the last polls of a group, after the first poll if there is none yet.
+
+        The group is then polled again for WATCHED_S.
+        """
         watched = self._watched.setdefault(group_id, _Watched())
         watched.until_s = time.monotonic() + WATCHED_S
-        async with watched.polling:
+        async with watched.first_poll:
             if not watched.polls:
                 await self._poll_once(group_id, watched)
         if len(self._watched) > MAX_WATCHED:
-            del self._watched[min(self._watched, key=lambda name: self._watched[name].until_s)]
+            least_recent = min(self._watched, key=lambda name: self._watched[name].until_s)
+            del self._watched[least_recent]
         return poll_report(watched.polls[-1], earlier_poll(watched.polls))
 
     async def _poll_once(self, group_id: str, watched: _Watched) -> None:
+        """Poll a group once. If that fails, do not poll it again until a reader opens it."""
         try:
             watched.polls.append(await self._cluster.poll(group_id))
         except (ClusterUnavailable, HistoryUnavailable):
@@ -196,8 +217,10 @@ class ClusterFollower(FollowerThread):
 
 
 def _snapshot(group_id: str, views: list[BrokerView]) -> GroupSnapshot:
+    """Return the group as a snapshot of a coordinator would have it, from the brokers' views."""
     poll = GroupPoll(group_id=group_id, at_ms=now_ms(), views=views)
-    view = max(poll.answered, key=lambda view: len(view.connections), default=BrokerView(broker=""))
+    # The settings of the group come from the broker with the most connections.
+    view = max(poll.answered_views, key=lambda view: len(view.connections), default=BrokerView(broker=""))
     return GroupSnapshot(
         group_id=group_id,
         incarnation="",
@@ -217,6 +240,8 @@ def _snapshot(group_id: str, views: list[BrokerView]) -> GroupSnapshot:
         producers=[],
         subscriptions=view.subscriptions,
         request_modes={},
-        duplicate_client_ids={c: addresses for c, (_, addresses) in poll.duplicates().items()},
+        duplicate_client_ids={
+            client_id: addresses for client_id, (_, addresses) in poll.duplicates().items()
+        },
         quarantined=None,
     )

@@ -30,14 +30,15 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-_READS = ("GET", "HEAD")
+_READ_METHODS = ("GET", "HEAD")
 _Message = MutableMapping[str, Any]
 
 
 class Access:
-    """The access rules. `has_password` checks a user's name and password. `token` is a bearer token.
+    """The access rules of the page.
 
-    If both are None, the page answers everyone by the names in `hosts`.
+    `has_password` returns True for a user's name and right password. `token` is a bearer token. If both are
+    None, nobody has to authenticate, but the Host header has to be one of `hosts`.
     """
 
     def __init__(
@@ -48,37 +49,32 @@ class Access:
     ) -> None:
         self._hosts = frozenset(name.lower() for name in hosts)
         self._has_password = has_password
-        self._token = None if token is None else sha256(token.encode()).digest()
-
-    @property
-    def requires_login(self) -> bool:
-        """True if readers have to authenticate."""
-        return self._has_password is not None or self._token is not None
+        self._token_digest = None if token is None else sha256(token.encode()).digest()
 
     def refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
         """Return the response to a forbidden request, or None if it is allowed."""
-        if method not in _READS:
-            return PlainTextResponse("The page is read only.\n", 405, {"Allow": ", ".join(_READS)})
-        if _is_of_other_site(headers):
+        if method not in _READ_METHODS:
+            return PlainTextResponse("The page is read only.\n", 405, {"Allow": ", ".join(_READ_METHODS)})
+        if _is_cross_site(headers):
             return PlainTextResponse("Another site may not read the page.\n", 403)
-        if self.requires_login:
-            return None if self._is_known(headers.get("authorization", "")) else _unauthorized()
+        if self._has_password is not None or self._token_digest is not None:
+            return None if self._is_authenticated(headers.get("authorization", "")) else _unauthorized()
         if headers.get("host", "").lower() not in self._hosts:
             return PlainTextResponse("The page does not answer to this host name.\n", 421)
         return None
 
-    def _is_known(self, authorization: str) -> bool:
+    def _is_authenticated(self, authorization: str) -> bool:
         if len(authorization) > MAX_CREDENTIAL_CHARS:
             return False
         scheme, _, credential = authorization.partition(" ")
         match scheme.lower():
-            case "bearer" if self._token is not None:
-                return hmac.compare_digest(sha256(credential.strip().encode()).digest(), self._token)
+            case "bearer" if self._token_digest is not None:
+                return hmac.compare_digest(sha256(credential.strip().encode()).digest(), self._token_digest)
             case "basic" if self._has_password is not None:
-                return self._has_basic(credential.strip())
+                return self._has_basic_password(credential.strip())
         return False
 
-    def _has_basic(self, credential: str) -> bool:
+    def _has_basic_password(self, credential: str) -> bool:
         try:
             name, colon, password = b64decode(credential, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
@@ -103,18 +99,19 @@ class Guard:
 
 
 def _with_headers(send: Send) -> Send:
-    ours = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+    """Return a `send` that adds HEADERS to the response."""
+    our_headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
-    async def sending(message: _Message) -> None:
+    async def send_with_headers(message: _Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *ours]
+            message["headers"] = [*message.get("headers", ()), *our_headers]
         await send(message)
 
-    return sending
+    return send_with_headers
 
 
-def _is_of_other_site(headers: Headers) -> bool:
-    """Return True if a browser reports that another site reads the page. A link is no reading."""
+def _is_cross_site(headers: Headers) -> bool:
+    """Return True if a browser reports a request of another site, except for a link (`navigate`)."""
     site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
     return site not in ("none", "same-origin") and mode != "navigate"
 

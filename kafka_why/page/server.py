@@ -1,6 +1,5 @@
 """The page as a process serves it: the threads that read its sources, and the web server."""
 
-import ipaddress
 import socket
 from functools import partial
 
@@ -28,23 +27,23 @@ from kafka_why.why.history import History, HistoryUnavailable, read_history
 from kafka_why.why.offsets_topic import read_offsets_topic
 
 
-def _from_our_topics(client_config: ClientConfig, layout: TopicLayout) -> DataSource:
+def _from_layout(client_config: ClientConfig, layout: TopicLayout) -> DataSource:
     fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
     follower = GroupsFollower(client_config, layout, fleet)
     return DataSource(
         fleet,
         Histories(partial(read_history, client_config, layout), fleet),
         follower.read_age_s,
-        (follower, ServiceFollower(client_config, layout, topics)),
-        topics,
-        DeliveriesCache(partial(read_deliveries, client_config, layout)),
+        followers=(follower, ServiceFollower(client_config, layout, topics)),
+        service_topics=topics,
+        deliveries=DeliveriesCache(partial(read_deliveries, client_config, layout)),
     )
 
 
 def _from_polls(client_config: ClientConfig) -> DataSource:
     fleet = Fleet()
     follower = PollingFollower(client_config, fleet)
-    histories = Histories(follower.history, fleet, continues=False)
+    histories = Histories(follower.history, fleet, can_extend=False)
     return DataSource(fleet, histories, follower.read_age_s, (follower,), remarks=follower.remarks)
 
 
@@ -52,16 +51,14 @@ def _from_offsets_topic(client_config: ClientConfig) -> DataSource:
     fleet = Fleet()
     follower = OffsetsFollower(client_config, fleet)
 
-    def history(group_id: str, since_ms: int) -> History:
-        return read_offsets_topic(client_config, group_id, since_ms)
-
-    # One group's history is read from an earlier offset, so its entries have other numbers than the fleet's.
-    histories = Histories(history, fleet, continues=False)
+    # An entry's `seq` counts from the offset where reading began. The reader begins at an earlier offset than
+    # the follower, so the same entry has another `seq` in the fleet.
+    histories = Histories(partial(read_offsets_topic, client_config), fleet, can_extend=False)
     return DataSource(fleet, histories, follower.read_age_s, (follower,), remarks=follower.remarks)
 
 
 def _from_rocketmq(servers: RocketMqServers) -> DataSource:
-    def history(group_id: str, _: int) -> History:
+    def history(group_id: str, _since_ms: int) -> History:
         raise HistoryUnavailable(f"group {group_id} is known by polls only")
 
     fleet = Fleet()
@@ -70,13 +67,13 @@ def _from_rocketmq(servers: RocketMqServers) -> DataSource:
         fleet,
         Histories(history, fleet),
         follower.read_age_s,
-        (follower,),
+        followers=(follower,),
         remarks=follower.remarks,
         polled=follower.page,
     )
 
 
-_FALLBACKS = {BrokersOwn.OFFSETS_TOPIC: _from_offsets_topic, BrokersOwn.POLLS: _from_polls}
+_SOURCES_WITHOUT_COORDINATOR = {BrokersOwn.OFFSETS_TOPIC: _from_offsets_topic, BrokersOwn.POLLS: _from_polls}
 
 
 def _data_source(
@@ -86,19 +83,19 @@ def _data_source(
         return _from_rocketmq(source)
     assert client_config is not None, "a source in Kafka's cluster has the cluster's settings"
     if isinstance(source, TopicLayout):
-        return _from_our_topics(client_config, source)
-    return _FALLBACKS[source](client_config)
+        return _from_layout(client_config, source)
+    return _SOURCES_WITHOUT_COORDINATOR[source](client_config)
 
 
 class Page(Startable):
     """A server of the page on a listening socket, from `start` to `stop`.
 
-    `source` is where the data is, in Kafka's cluster unless it is a RocketMQ cluster. If `access` is None,
-    only the names of this machine's loopback address are answered. `connect_to` is the address that consumers
-    connect to, `metrics_url` that of the coordinator's metrics, `log` the location of its log. Each is None
-    if unknown. Without `log` the page cannot run `whatif` and `replay`. With `watches_broker` the page also
-    shows groups that use the broker's own coordinator, because none should. With `rocketmq` the pages of
-    RocketMQ groups also have what polls of that cluster show.
+    `source` is a RocketMQ cluster, or data in the Kafka cluster of `client_config`. If `access` is None, only
+    this machine's browsers are answered. `connect_to` is the address that consumers connect to. `metrics_url`
+    is the address of the coordinator's metrics, and `log` the location of its log. Both are None if unknown.
+    Without `log` the page cannot run `whatif` and `replay`. With `watches_broker` the page also shows groups
+    that use the broker's own coordinator by mistake. With `rocketmq` the pages of RocketMQ groups also show
+    the results of polls of that cluster.
     """
 
     def __init__(
@@ -115,15 +112,15 @@ class Page(Startable):
         watches_broker: bool = False,
         rocketmq: RocketMqServers | None = None,
     ) -> None:
-        read = _data_source(client_config, source)
-        beside = None if rocketmq is None else ClusterFollower(rocketmq, read.fleet, is_beside=True)
-        overview = OverviewThread(read.fleet)
+        data = _data_source(client_config, source)
+        cluster = None if rocketmq is None else ClusterFollower(rocketmq, data.fleet, with_history=True)
+        overview = OverviewThread(data.fleet)
         broker_groups = BrokerGroups(client_config) if client_config and watches_broker else None
-        others = (beside, overview, broker_groups)
-        self._threads = (*read.followers, *(thread for thread in others if thread is not None))
-        self._analyses = Analyses(read.histories, read.fleet)
+        threads = (*data.followers, cluster, overview, broker_groups)
+        self._threads = [thread for thread in threads if thread is not None]
+        self._analyses = Analyses(data.histories, data.fleet)
         sources = PageSources(
-            **vars(read),
+            **vars(data),
             lines=lambda: overview.lines,
             members=lambda: overview.members,
             lines_version=lambda: overview.version,
@@ -131,7 +128,7 @@ class Page(Startable):
             service_state=None if metrics_url is None else StateReader(metrics_url),
             connect_to=connect_to,
             log=log,
-            polled_beside=None if beside is None else beside.page_beside,
+            polled_with_history=(lambda _: None) if cluster is None else cluster.page_with_history,
             broker_groups=lambda: [] if broker_groups is None else broker_groups.groups,
         )
         self._web = WebServer(app(sources, access or Access(names_of(listening))), listening, tls)
@@ -148,11 +145,3 @@ class Page(Startable):
         self._analyses.close()
         for thread in reversed(self._threads):
             thread.stop()
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if `host` is reachable only from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

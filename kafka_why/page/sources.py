@@ -27,39 +27,32 @@ class DataSource:
     followers: tuple[BackgroundThread, ...] = ()
     service_topics: ServiceTopics | None = None  # None for the brokers' own topic
     deliveries: DeliveriesCache = NO_DELIVERIES
-    remarks: Callable[[], list[str]] = list  # how much of the brokers' own topic was read
-    polled: Callable[[str], PolledPage] | None = None  # page of a group of a RocketMQ cluster
+    remarks: Callable[[], list[str]] = list  # sentences about the source, and what is missing in it
+    polled: Callable[[str], PolledPage] | None = None  # returns a group's page; only for a RocketMQ cluster
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageSources(DataSource):
     """The sources of the page's data.
 
-    `lines` and `members` are at least as new as the fleet's `lines_version`.
+    `lines` and `members` are at least as new as the version that an earlier call of `lines_version` returned.
     """
 
     lines: Callable[[], list[GroupLine]]  # all groups
     members: Callable[[], Members]  # clients and hosts of all groups
-    lines_version: Callable[[], int]
+    lines_version: Callable[[], int]  # grows with each change of the lines
     analyses: Analyses
-    service_state: StateReader | None  # as `log`, None if the coordinator's is unknown
-    connect_to: str
-    log: CoordinatorLog | None = None
-    broker_groups: Callable[[], list[BrokerGroup]] = list  # of the embedded broker's coordinator
+    service_state: StateReader | None  # None if the address of the coordinator's metrics is unknown
+    connect_to: str  # the address that consumers connect to
+    log: CoordinatorLog | None = None  # None if the location of the coordinator's log is unknown
+    broker_groups: Callable[[], list[BrokerGroup]] = list  # groups of the broker's own coordinator
     now_ms: Callable[[], int] = now_ms
     # What to show beside the history of a RocketMQ group.
-    polled_beside: Callable[[str], PolledPage | str] | None = None
+    polled_with_history: Callable[[str], PolledPage | str | None] = lambda _: None
 
 
 HOLD_S = 5.0
 """A change is held back for at most this time. Then the reader gets the present state."""
-
-
-@dataclass(eq=False)
-class LiveReader:
-    """An open page with live updates, whose slot another page may take."""
-
-    has_ended: bool = False
 
 
 class HeldVersion:
@@ -71,18 +64,19 @@ class HeldVersion:
 
     def __init__(self) -> None:
         self._sent: int | None = None
-        self._held_from_s: float | None = None
+        self._held_since_s: float | None = None  # since when a newer version is held back, or None
 
     def version(self, newest: int | None, is_shown: Callable[[], bool], now_s: float) -> int | None:
         """Return the version to send to the page.
 
-        A new version needs `is_shown`, which is called only then.
+        A newer version than the page's is held back while `is_shown` returns False, but at most for HOLD_S.
+        Without a newer version, `is_shown` is not called.
         """
         if self._sent is not None and newest != self._sent:
-            if self._held_from_s is None:
-                self._held_from_s = now_s
-            if now_s - self._held_from_s < HOLD_S and not is_shown():
+            if self._held_since_s is None:
+                self._held_since_s = now_s
+            if now_s - self._held_since_s < HOLD_S and not is_shown():
                 return self._sent
-        self._held_from_s = None
+        self._held_since_s = None
         self._sent = newest
         return newest

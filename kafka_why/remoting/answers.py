@@ -19,12 +19,12 @@ class _Answer(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ClientConnection(_Answer, frozen=True):
-    """A connection of a group's client. `client_addr` is `ip:port`."""
+    """A connection of a group's client."""
 
     client_id: str | None = None
-    client_addr: str | None = None
+    client_addr: str | None = None  # `ip:port`
     language: str | None = None
-    version: int = 0
+    version: int = 0  # ordinal of RocketMQ's MQVersion
 
 
 class TopicSubscription(_Answer, frozen=True):
@@ -104,24 +104,24 @@ def decode_consumer_connection(body: bytes) -> ConsumerConnection:
 
 def decode_running_info(body: bytes) -> RunningInfo:
     """Decode a client's answer to GET_CONSUMER_RUNNING_INFO. Raises MalformedFrame."""
-    found = decode_leniently(body, _RunningInfo)
+    info = decode_leniently(body, _RunningInfo)
     return RunningInfo(
-        {name: value for name, value in found.properties.items() if value is not None},
-        found.subscription_set,
-        _by_queue(found.mq_table),
-        _by_queue(found.mq_pop_table),
+        {name: value for name, value in info.properties.items() if value is not None},
+        info.subscription_set,
+        _by_queue(info.mq_table),
+        _by_queue(info.mq_pop_table),
     )
 
 
 def decode_topic_list(body: bytes) -> tuple[str, ...]:
-    """Decode a list of topics. Raises MalformedFrame."""
+    """Decode an answer with a list of topics' names. Raises MalformedFrame."""
     return decode_leniently(body, _TopicList).topic_list
 
 
 def decode_group_config(body: bytes) -> SubscriptionGroupConfig:
     """Decode the answer to GET_SUBSCRIPTIONGROUP_CONFIG. Raises MalformedFrame."""
-    found = decode_leniently(body, _GroupConfig)
-    return SubscriptionGroupConfig(found.notify_consumer_ids_changed_enable)
+    config = decode_leniently(body, _GroupConfig)
+    return SubscriptionGroupConfig(config.notify_consumer_ids_changed_enable)
 
 
 def decode_request_modes(body: bytes) -> dict[str, dict[str, RequestModeSetting]]:
@@ -130,6 +130,7 @@ def decode_request_modes(body: bytes) -> dict[str, dict[str, RequestModeSetting]
 
 
 def _by_queue(table: dict[str, ProcessQueueInfo]) -> dict[MessageQueue, ProcessQueueInfo]:
+    """Decode the keys of a table, which are queues in JSON."""
     queues: dict[MessageQueue, ProcessQueueInfo] = {}
     for key, info in table.items():
         queue = decode_leniently(key.encode(), _QueueKey)
@@ -137,13 +138,13 @@ def _by_queue(table: dict[str, ProcessQueueInfo]) -> dict[MessageQueue, ProcessQ
     return queues
 
 
-_ADDRESSES = (b'"brokerAddrs"', b":")
+_BEFORE_ADDRESSES = (b'"brokerAddrs"', b":")  # the tokens before the object with addresses
 # A route has {brokerDatas: [{brokerAddrs: {, and a cluster {brokerAddrTable: {NAME: {brokerAddrs: {.
 _DEPTH_OF_ADDRESSES = 4
 
 
 class BrokerData(Struct, frozen=True, rename="camel"):
-    """A broker name."""
+    """The brokers with one broker name: a master and its slaves."""
 
     broker_name: str
     broker_addrs: dict[int, str]  # of the master (id 0) and the slaves
@@ -166,7 +167,7 @@ class TopicRouteData(Struct, frozen=True, rename="camel"):
 
 
 class ClusterInfo(Struct, frozen=True, rename="camel"):
-    """All brokers by their names."""
+    """All brokers of a cluster, by broker name."""
 
     broker_addr_table: dict[str, BrokerData] = {}
 
@@ -187,26 +188,28 @@ def rewrite_addresses(body: bytes, map_address: Callable[[str], str]) -> bytes:
     Raises MalformedFrame, and the errors of `map_address`.
     """
     written: list[bytes] = []
-    copied, depth, is_addresses = 0, 0, False
-    last_two = (b"", b"")
+    copied_to, depth = 0, 0
+    is_addresses = False  # the current object is a `brokerAddrs`
+    second_last, last = b"", b""
     for token in tokens(body):
         text = token[1]
         if text in (b"{", b"["):
             if is_addresses:
                 raise MalformedFrame("an address that is not a string")
             depth += 1
-            is_addresses = depth == _DEPTH_OF_ADDRESSES and last_two == _ADDRESSES
+            is_addresses = depth == _DEPTH_OF_ADDRESSES and (second_last, last) == _BEFORE_ADDRESSES
         elif text in (b"}", b"]"):
             depth -= 1
             is_addresses = False
-        elif is_addresses and last_two[1] == b":":
-            written += [body[copied : token.start(1)], _mapped(text, map_address)]
-            copied = token.end(1)
-        last_two = (last_two[1], text)
-    return b"".join((*written, body[copied:]))
+        elif is_addresses and last == b":":  # a value, not a key
+            written += [body[copied_to : token.start(1)], _map_address_token(text, map_address)]
+            copied_to = token.end(1)
+        second_last, last = last, text
+    return b"".join((*written, body[copied_to:]))
 
 
-def _mapped(text: bytes, map_address: Callable[[str], str]) -> bytes:
+def _map_address_token(text: bytes, map_address: Callable[[str], str]) -> bytes:
+    """Map the address in a JSON string. `text` and the result include the quotes."""
     try:
         address = msgspec.json.decode(text, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):

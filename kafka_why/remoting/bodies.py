@@ -30,6 +30,7 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.remoting.strict_json import MalformedFrame, decode_body, names_of
 
+# The limits of a body. Those of groups and subscriptions are for a heartbeat.
 BODY_MAX_BYTES = 1_048_576
 GROUPS_MAX = 1_000
 SUBSCRIPTIONS_MAX = 10_000
@@ -40,11 +41,11 @@ E = TypeVar("E", bound=StrEnum)
 
 _Name = Annotated[str, Meta(min_length=1, max_length=255)]
 _ClientId = Annotated[str, Meta(min_length=1, max_length=1_024)]
-_Enumeration = str | int
+_Enumeration = str | int  # a name or an ordinal
 # Java's Long.MIN_VALUE has 20 characters.
 _Number = Annotated[str, Meta(max_length=20)] | int
-_NUMBER = re.compile("0|-?[1-9][0-9]*", re.ASCII)
-_INT32, _INT64 = 2**31, 2**63
+_NUMBER_TEXT = re.compile("0|-?[1-9][0-9]*", re.ASCII)
+_INT32_BOUND, _INT64_BOUND = 2**31, 2**63
 
 
 class ConsumerData(Struct, frozen=True, kw_only=True):
@@ -63,8 +64,8 @@ class HeartbeatData(Struct, frozen=True, kw_only=True):
     client_id: str
     consumer_data_set: tuple[ConsumerData, ...] = ()
     producer_groups: tuple[str, ...] = ()
-    heartbeat_fingerprint: int = 0
-    is_without_sub: bool = False
+    heartbeat_fingerprint: int = 0  # hash of the client's groups and subscriptions (heartbeat V2); 0 without
+    is_without_sub: bool = False  # the subscriptions are left out, because the broker has them (heartbeat V2)
 
 
 class LockBatch(Struct, frozen=True):
@@ -81,7 +82,7 @@ class AssignmentQuery(Struct, frozen=True):
     topic: str
     consumer_group: str
     client_id: str
-    strategy_name: str | None
+    strategy_name: str | None  # of the allocation; None if the client did not send it
     message_model: MessageModel
 
 
@@ -95,10 +96,12 @@ class ModeSetting(Struct, frozen=True):
 
 
 class _Body(Struct, rename="camel"):
-    """A JSON object of a body. Optional fields are UNSET by default, to find repeated names."""
+    """A JSON object of a body. Fields that were not sent are UNSET, so `decode_body` can count the names."""
 
 
 class _Subscription(_Body):
+    """A SubscriptionData, as it was sent."""
+
     topic: _Name
     sub_string: str
     sub_version: _Number
@@ -110,6 +113,8 @@ class _Subscription(_Body):
 
 
 class _Consumer(_Body):
+    """A ConsumerData, as it was sent."""
+
     group_name: _Name
     message_model: _Enumeration
     consume_type: _Enumeration
@@ -119,10 +124,14 @@ class _Consumer(_Body):
 
 
 class _Producer(_Body):
+    """A ProducerData, as it was sent."""
+
     group_name: _Name
 
 
 class _Heartbeat(_Body):
+    """A HeartbeatData, as it was sent."""
+
     client_id: _ClientId = msgspec.field(name="clientID")
     consumer_data_set: list[_Consumer] | UnsetType = UNSET
     producer_data_set: list[_Producer] | UnsetType = UNSET
@@ -131,12 +140,16 @@ class _Heartbeat(_Body):
 
 
 class _Queue(_Body):
+    """A MessageQueue, as it was sent."""
+
     topic: _Name
     broker_name: _Name
     queue_id: Int32
 
 
 class _LockBatch(_Body):
+    """A LockBatchRequestBody, as it was sent."""
+
     consumer_group: _Name
     client_id: _ClientId
     mq_set: Annotated[list[_Queue], Meta(max_length=QUEUES_MAX)]
@@ -144,6 +157,8 @@ class _LockBatch(_Body):
 
 
 class _AssignmentQuery(_Body):
+    """A QueryAssignmentRequestBody, as it was sent."""
+
     topic: _Name
     consumer_group: _Name
     client_id: _ClientId
@@ -152,12 +167,15 @@ class _AssignmentQuery(_Body):
 
 
 class _ModeSetting(_Body):
+    """A SetMessageRequestModeRequestBody, as it was sent."""
+
     topic: _Name
     consumer_group: _Name
     mode: _Enumeration | UnsetType = UNSET
     pop_share_queue_num: Int32 | UnsetType = UNSET
 
 
+# The decoder of each body, and the names that its objects may have.
 _HEARTBEAT = Decoder(_Heartbeat), names_of(_Heartbeat, _Consumer, _Subscription, _Producer)
 _LOCK_BATCH = Decoder(_LockBatch), names_of(_LockBatch, _Queue)
 _ASSIGNMENT_QUERY = Decoder(_AssignmentQuery), names_of(_AssignmentQuery)
@@ -168,14 +186,15 @@ def decode_heartbeat(body: bytes) -> HeartbeatData:
     """Decode the body of HEART_BEAT. Raises MalformedFrame."""
     sent = _decode(body, _HEARTBEAT)
     consumers, producers = sent.consumer_data_set or [], sent.producer_data_set or []
-    subscriptions = sum(len(consumer.subscription_data_set or ()) for consumer in consumers)
-    if len(consumers) + len(producers) > GROUPS_MAX or subscriptions > SUBSCRIPTIONS_MAX:
-        raise MalformedFrame(f"{len(consumers) + len(producers)} groups, {subscriptions} subscriptions")
+    group_count = len(consumers) + len(producers)
+    subscription_count = sum(len(consumer.subscription_data_set or ()) for consumer in consumers)
+    if group_count > GROUPS_MAX or subscription_count > SUBSCRIPTIONS_MAX:
+        raise MalformedFrame(f"{group_count} groups, {subscription_count} subscriptions")
     # A broker reads these sets in any order, and keeps the last of equal names.
-    _check_once([consumer.group_name for consumer in consumers])
+    _check_unique([consumer.group_name for consumer in consumers])
     return HeartbeatData(
         client_id=sent.client_id,
-        consumer_data_set=tuple(map(_consumer, consumers)),
+        consumer_data_set=tuple(map(_consumer_data, consumers)),
         producer_groups=tuple(dict.fromkeys(producer.group_name for producer in producers)),
         heartbeat_fingerprint=sent.heartbeat_fingerprint or 0,
         is_without_sub=sent.without_sub is True,
@@ -197,7 +216,7 @@ def decode_query_assignment(body: bytes) -> AssignmentQuery:
         sent.consumer_group,
         sent.client_id,
         None if sent.strategy_name is UNSET else sent.strategy_name,
-        _enumeration(MessageModel, sent.message_model),
+        _parse_enumeration(MessageModel, sent.message_model),
     )
 
 
@@ -207,7 +226,7 @@ def decode_set_message_request_mode(body: bytes) -> ModeSetting:
     return ModeSetting(
         sent.topic,
         sent.consumer_group,
-        MessageRequestMode.PULL if sent.mode is UNSET else _enumeration(MessageRequestMode, sent.mode),
+        MessageRequestMode.PULL if sent.mode is UNSET else _parse_enumeration(MessageRequestMode, sent.mode),
         sent.pop_share_queue_num or 0,
     )
 
@@ -219,7 +238,7 @@ def encode_consumer_list(client_ids: Collection[str]) -> bytes:
 
 def encode_lock_ok(queues: Iterable[MessageQueue]) -> bytes:
     """Encode the answer to LOCK_BATCH_MQ. `queues` are locked."""
-    return msgspec.json.encode({"lockOKMQSet": list(map(_queue, queues))})
+    return msgspec.json.encode({"lockOKMQSet": list(map(_queue_to_json, queues))})
 
 
 def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> bytes:
@@ -227,47 +246,48 @@ def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> 
     if assignments is None:
         return b"{}"
     encoded = [
-        {"messageQueue": _queue(assignment.message_queue), "mode": assignment.mode}
+        {"messageQueue": _queue_to_json(assignment.message_queue), "mode": assignment.mode}
         for assignment in assignments
     ]
     return msgspec.json.encode({"messageQueueAssignments": encoded})
 
 
-def _decode(body: bytes, form: tuple[Decoder[T], frozenset[str]]) -> T:
+def _decode(body: bytes, decoder_and_names: tuple[Decoder[T], frozenset[str]]) -> T:
     if len(body) > BODY_MAX_BYTES:
         raise MalformedFrame(f"a body of {len(body)} bytes")
-    return decode_body(body, *form)
+    return decode_body(body, *decoder_and_names)
 
 
-def _consumer(sent: _Consumer) -> ConsumerData:
+def _consumer_data(sent: _Consumer) -> ConsumerData:
     subscriptions = sent.subscription_data_set or []
-    _check_once([subscription.topic for subscription in subscriptions])
+    _check_unique([subscription.topic for subscription in subscriptions])
     return ConsumerData(
         group_name=sent.group_name,
-        message_model=_enumeration(MessageModel, sent.message_model),
-        consume_type=_enumeration(ConsumeType, sent.consume_type),
-        consume_from_where=_enumeration(ConsumeFromWhere, sent.consume_from_where),
-        subscription_data_set=tuple(map(_subscription, subscriptions)),
+        message_model=_parse_enumeration(MessageModel, sent.message_model),
+        consume_type=_parse_enumeration(ConsumeType, sent.consume_type),
+        consume_from_where=_parse_enumeration(ConsumeFromWhere, sent.consume_from_where),
+        subscription_data_set=tuple(map(_subscription_data, subscriptions)),
     )
 
 
-def _subscription(sent: _Subscription) -> SubscriptionData:
+def _subscription_data(sent: _Subscription) -> SubscriptionData:
     return SubscriptionData(
         topic=sent.topic,
         sub_string=sent.sub_string,
-        sub_version=_number(sent.sub_version, _INT64),
+        sub_version=_parse_number(sent.sub_version, _INT64_BOUND),
         expression_type="TAG" if sent.expression_type is UNSET else sent.expression_type,
         tags_set=tuple(dict.fromkeys(sent.tags_set or ())),
-        code_set=tuple(dict.fromkeys(_number(code, _INT32) for code in sent.code_set or ())),
+        code_set=tuple(dict.fromkeys(_parse_number(code, _INT32_BOUND) for code in sent.code_set or ())),
     )
 
 
-def _check_once(names: Collection[str]) -> None:
+def _check_unique(names: Collection[str]) -> None:
     if len(set(names)) < len(names):
         raise MalformedFrame("a group or a topic occurs twice")
 
 
-def _enumeration(kind: type[E], sent: _Enumeration) -> E:
+def _parse_enumeration(kind: type[E], sent: _Enumeration) -> E:
+    """Return the value of `kind` with this ordinal, or with this name in any case. Raises MalformedFrame."""
     values = list(kind)
     if isinstance(sent, int) and 0 <= sent < len(values):
         return values[sent]
@@ -276,8 +296,9 @@ def _enumeration(kind: type[E], sent: _Enumeration) -> E:
     raise MalformedFrame(f"{kind.__name__} {sent!r}")
 
 
-def _number(sent: _Number, bound: int) -> int:
-    if isinstance(sent, str) and not _NUMBER.fullmatch(sent):
+def _parse_number(sent: _Number, bound: int) -> int:
+    """Return a number from `-bound` to `bound - 1`, which may be sent as a string. Raises MalformedFrame."""
+    if isinstance(sent, str) and not _NUMBER_TEXT.fullmatch(sent):
         raise MalformedFrame(f"number {sent!r}")
     number = int(sent)
     if not -bound <= number < bound:
@@ -285,5 +306,5 @@ def _number(sent: _Number, bound: int) -> int:
     return number
 
 
-def _queue(queue: MessageQueue) -> dict[str, str | int]:
+def _queue_to_json(queue: MessageQueue) -> dict[str, str | int]:
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}

@@ -23,7 +23,7 @@ from kafka_why.remoting.strict_json import MalformedFrame
 
 TIMEOUT_S = 5.0
 
-_BEGIN = Struct(">ii")
+_LENGTH_AND_WORD = Struct(">ii")  # the beginning of a frame
 _LANGUAGE = "PYTHON"
 
 
@@ -35,8 +35,8 @@ class AclCredentials(NamedTuple):
     security_token: str | None = None  # of a temporary account
 
 
-def signed(ext_fields: Mapping[str, str], body: bytes, credentials: AclCredentials) -> dict[str, str]:
-    """Return a request's extFields with its signature. Source: AclClientRPCHook, AclUtils."""
+def sign_fields(ext_fields: Mapping[str, str], body: bytes, credentials: AclCredentials) -> dict[str, str]:
+    """Return a request's extFields with the account and the signature. Source: AclClientRPCHook, AclUtils."""
     fields = {**ext_fields, "AccessKey": credentials.access_key}
     if credentials.security_token is not None:
         fields["SecurityToken"] = credentials.security_token
@@ -57,10 +57,10 @@ class RemotingClient:
         self._writer = writer
         self._credentials = credentials
         self._timeout_s = timeout_s
-        self._opaques = count(1)
+        self._opaques = count(1)  # ids of requests
         self._pending: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
-        self._failure: Exception | None = None
-        self._reading = asyncio.create_task(self._read(reader))
+        self._failure: Exception | None = None  # the first one, after which the connection is unusable
+        self._reading = asyncio.create_task(self._read_responses(reader))
 
     @property
     def has_failed(self) -> bool:
@@ -85,7 +85,7 @@ class RemotingClient:
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
-        except (ValueError, OverflowError) as error:  # UnicodeError: of a name with an empty part
+        except (ValueError, OverflowError) as error:  # of the port, or of a host name with an empty label
             raise OSError(f"{address!r} is not an address: {error}") from error
         return cls(reader, writer, None if credentials is None else AclCredentials(*credentials), timeout_s)
 
@@ -105,8 +105,10 @@ class RemotingClient:
             raise ConnectionError(f"the connection is closed: {self._failure}")
         fields = dict(ext_fields or {})
         if self._credentials is not None:
-            fields = signed(fields, body, self._credentials)
-        header = Header(code, next(self._opaques), 0, _LANGUAGE, CURRENT_VERSION, None, fields)
+            fields = sign_fields(fields, body, self._credentials)
+        header = Header(
+            code, next(self._opaques), language=_LANGUAGE, version=CURRENT_VERSION, ext_fields=fields
+        )
         response: asyncio.Future[tuple[Header, bytes]] = asyncio.get_running_loop().create_future()
         self._pending[header.opaque] = response
         try:
@@ -124,7 +126,8 @@ class RemotingClient:
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    async def _read(self, reader: StreamReader) -> None:
+    async def _read_responses(self, reader: StreamReader) -> None:
+        """Complete the pending requests with their responses, until the connection fails."""
         try:
             while True:
                 header, body = await _read_frame(reader)
@@ -138,6 +141,7 @@ class RemotingClient:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
+        """Close the connection, and let the pending requests raise `error`."""
         self._failure = self._failure or error
         for response in self._pending.values():
             if not response.done():
@@ -146,7 +150,7 @@ class RemotingClient:
 
 
 async def _read_frame(reader: StreamReader) -> tuple[Header, bytes]:
-    length, word = _BEGIN.unpack(await reader.readexactly(_BEGIN.size))
+    length, word = _LENGTH_AND_WORD.unpack(await reader.readexactly(_LENGTH_AND_WORD.size))
     header_bytes = header_length(length, word)
     header = decode_header(word, await reader.readexactly(header_bytes))
     return header, await reader.readexactly(length - WORD_BYTES - header_bytes)

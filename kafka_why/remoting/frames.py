@@ -27,6 +27,7 @@ FRAME_MAX_BYTES = 16_777_216
 HEADER_MAX_BYTES = 262_144
 """Enough for a message whose properties have 32,767 bytes, the maximum, with their quotes escaped."""
 EXT_FIELDS_MAX = 1_024
+"""The maximum number of fields that a request or a response adds to its header."""
 WORD_BYTES = 4
 """The size of a frame's length, and of its header word."""
 
@@ -39,11 +40,11 @@ LANGUAGES = (
 )
 """LanguageCode, in the order of its numbers."""
 
-_RESPONSE, _ONE_WAY = 1, 2
+_RESPONSE, _ONE_WAY = 1, 2  # bits of `flag`
 _LENGTH = Layout(">i")
-_BEGIN = Layout(">ii")
-_FIXED = Layout(">hbhii")
-_SHORT = Layout(">h")
+_LENGTH_AND_WORD = Layout(">ii")  # the beginning of a frame
+_FIXED = Layout(">hbhii")  # code, language, version, opaque and flag in the serialization ROCKETMQ
+_SHORT_LENGTH = Layout(">h")
 
 
 class SerializeType(IntEnum):
@@ -56,12 +57,12 @@ class SerializeType(IntEnum):
 class Header(Struct, frozen=True):
     """The header of a request or a response."""
 
-    code: int
-    opaque: int
-    flag: int = 0
+    code: int  # what is requested, or the outcome
+    opaque: int  # id of the request, which its response repeats
+    flag: int = 0  # bits: a response, or a request without one
     language: str = "JAVA"
-    version: int = 0
-    remark: str | None = None
+    version: int = 0  # ordinal of MQVersion
+    remark: str | None = None  # the reason of an error
     ext_fields: dict[str, str] = {}  # an empty value can only be sent as JSON
     serialize_type: SerializeType = SerializeType.JSON
 
@@ -105,7 +106,7 @@ def encode_frame(header: Header, body: bytes = b"") -> bytes:
         _encode_json(header) if header.serialize_type is SerializeType.JSON else _encode_rocketmq(header)
     )
     length = WORD_BYTES + len(encoded) + len(body)
-    return _BEGIN.pack(length, header.serialize_type << 24 | len(encoded)) + encoded + body
+    return _LENGTH_AND_WORD.pack(length, header.serialize_type << 24 | len(encoded)) + encoded + body
 
 
 def response_to(
@@ -129,6 +130,8 @@ _Scalar = str | int | bool | None
 
 
 class _JsonHeader(Struct, rename="camel"):
+    """A header in JSON. Fields that were not sent are UNSET."""
+
     code: Int32
     opaque: Int32
     flag: Int32 | UnsetType = UNSET
@@ -143,15 +146,16 @@ class _JsonHeader(Struct, rename="camel"):
     body: UnsetType | None = UNSET
 
 
-_DECODER = Decoder(_JsonHeader)
-_KNOWN = strict_json.names_of(_JsonHeader)
+_JSON_DECODER = Decoder(_JsonHeader)
+_JSON_NAMES = strict_json.names_of(_JsonHeader)
 
 
 def _decode_json(data: bytes) -> Header:
-    header = strict_json.decode(data, _DECODER)
-    fields, present = header.ext_fields or {}, astuple(header)
-    number = len(present) - present.count(UNSET) + len(fields)
-    strict_json.check_names(data, number, _KNOWN, any_names="extFields")
+    header = strict_json.decode(data, _JSON_DECODER)
+    ext_fields, values = header.ext_fields or {}, astuple(header)
+    # The number of names that were decoded: the fields that are not UNSET, and the names in extFields.
+    name_count = len(values) - values.count(UNSET) + len(ext_fields)
+    strict_json.check_names(data, name_count, _JSON_NAMES, any_names="extFields")
     language = "JAVA" if header.language is UNSET else header.language
     if language not in LANGUAGES:
         raise MalformedFrame(f"language {language!r}")
@@ -162,12 +166,12 @@ def _decode_json(data: bytes) -> Header:
         language,
         header.version or 0,
         header.remark or None,
-        _texts(fields),
+        _texts(ext_fields),
     )
 
 
 def _texts(fields: dict[str, _Scalar]) -> dict[str, str]:
-    """Return the values as texts. Raises MalformedFrame."""
+    """Return the extFields, with all values as texts and without null values. Raises MalformedFrame."""
     if len(fields) > EXT_FIELDS_MAX:
         raise MalformedFrame(f"{len(fields)} extFields")
     if not _SPECIAL_NAMES.isdisjoint(fields):
@@ -211,7 +215,7 @@ def _read_fields(data: bytes, at: int) -> dict[str, str]:
     fields: dict[str, str] = {}
     while at < len(data):
         try:
-            name, at = _read_text(data, at, _SHORT)
+            name, at = _read_text(data, at, _SHORT_LENGTH)
             value, at = _read_text(data, at, _LENGTH)
         except struct.error:
             raise MalformedFrame("an extField that ends too early") from None
@@ -224,13 +228,13 @@ def _read_fields(data: bytes, at: int) -> dict[str, str]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _read_text(data: bytes, at: int, length: Layout) -> tuple[str, int]:
-    """Return a text, which is after its length, and the position after it.
+def _read_text(data: bytes, at: int, length_layout: Layout) -> tuple[str, int]:
+    """Read a length and a text from `at` on. Return the text and the position after it.
 
     Raises MalformedFrame, or struct.error if the length is incomplete.
     """
-    (size,) = length.unpack_from(data, at)
-    begin = at + length.size
+    (size,) = length_layout.unpack_from(data, at)
+    begin = at + length_layout.size
     if not 0 <= size <= len(data) - begin:
         raise MalformedFrame(f"a text of {size} bytes in the last {len(data) - begin} of a header")
     try:
@@ -256,8 +260,9 @@ def _encode_json(header: Header) -> bytes:
 
 def _encode_rocketmq(header: Header) -> bytes:
     remark = (header.remark or "").encode()
-    fields = b"".join(
-        _sized(_SHORT, name) + _sized(_LENGTH, value) for name, value in header.ext_fields.items()
+    ext_fields = b"".join(
+        _encode_with_length(_SHORT_LENGTH, name) + _encode_with_length(_LENGTH, value)
+        for name, value in header.ext_fields.items()
     )
     # As in RocketMQ, a code or version is truncated to 16 bits.
     fixed = _FIXED.pack(
@@ -267,13 +272,14 @@ def _encode_rocketmq(header: Header) -> bytes:
         header.opaque,
         header.flag,
     )
-    return b"".join((fixed, _LENGTH.pack(len(remark)), remark, _LENGTH.pack(len(fields)), fields))
+    return b"".join((fixed, _LENGTH.pack(len(remark)), remark, _LENGTH.pack(len(ext_fields)), ext_fields))
 
 
-def _sized(length: Layout, text: str) -> bytes:
+def _encode_with_length(length_layout: Layout, text: str) -> bytes:
     encoded = text.encode()
-    return length.pack(len(encoded)) + encoded
+    return length_layout.pack(len(encoded)) + encoded
 
 
 def _int16(number: int) -> int:
+    """Return the number of the lowest 16 bits, as Java's cast to short."""
     return (number + 0x8000) % 0x10000 - 0x8000

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NAME_END = b'":'
-_NAME_ENDS_LATER = (b'" ', b'"\t', b'"\n', b'"\r')
+_QUOTE_AND_BLANK = (b'" ', b'"\t', b'"\n', b'"\r')
 _PLAIN_NAME = re.compile("[A-Za-z][A-Za-z0-9]*")
 
 
@@ -42,7 +42,8 @@ def decode(data: bytes, decoder: Decoder[T]) -> T:
 def decode_body(data: bytes, decoder: Decoder[T], known: frozenset[str]) -> T:
     """Decode a document, and refuse repeated names. Raises MalformedFrame.
 
-    `known` are the names in its types. Optional fields must be UNSET by default.
+    `known` has the names in its types. Optional fields must be UNSET by default, so that encoding the result
+    again shows how many names were decoded.
     """
     decoded = decode(data, decoder)
     check_names(data, _count_names(msgspec.json.encode(decoded)), known)
@@ -60,37 +61,42 @@ def check_names(data: bytes, distinct: int, known: frozenset[str], any_names: st
     `data` is a valid document. `distinct` is the number of names that were decoded. The object `any_names`
     may have any names.
     """
-    # A quick check: without blanks before colons, there are at most as many names as `":`, which strings may
-    # contain, too.
-    if data.count(_NAME_END) == distinct and not any(map(data.__contains__, _NAME_ENDS_LATER)):
+    # A quick check: unless a blank follows a quote, each name ends with `":`. Strings may contain `":`, too,
+    # so there are at most as many names as `":`. If this number was decoded, no name is repeated or unknown.
+    # Most documents have no blanks at all: that takes 0.3 us to check, and the search for quotes followed by
+    # blanks 3 us.
+    if data.count(_NAME_END) == distinct and (
+        len(data.split(None, 1)) == 1 or not any(map(data.__contains__, _QUOTE_AND_BLANK))
+    ):
         return
-    number = _count_names(data)
-    if number == distinct:
+    name_count = _count_names(data)
+    if name_count == distinct:
         return
     document = decode(data, _ANYTHING)
-    if len(list(_names(document))) != number:
+    if len(list(_names(document))) != name_count:  # decoding has dropped a repeated name
         raise MalformedFrame("a name occurs twice in an object")
     document.pop(any_names, None)
-    folded = set(map(_folded, known))
+    folded = set(map(_fold_name, known))
     for name in _names(document):
-        if name not in known and (not _PLAIN_NAME.fullmatch(name) or _folded(name) in folded):
+        if name not in known and (not _PLAIN_NAME.fullmatch(name) or _fold_name(name) in folded):
             raise MalformedFrame(f"name {name!r}")
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
+    """Return the part of a plain name by which fastjson compares it."""
     return name.lower().removeprefix("is")
 
 
 def _names(document: Any) -> Iterator[str]:
     """Yield the names in all objects of a decoded document."""
-    left = [document]
-    while left:
-        value = left.pop()
+    to_visit = [document]
+    while to_visit:
+        value = to_visit.pop()
         if isinstance(value, dict):
             yield from value
-            left += value.values()
+            to_visit += value.values()
         elif isinstance(value, list):
-            left += value
+            to_visit += value
 
 
 def _count_names(document: bytes) -> int:
@@ -121,13 +127,14 @@ def decode_leniently(data: bytes, kind: type[T]) -> T:
 
 
 def _as_json(data: bytes) -> Iterator[bytes]:
-    found = tokens(data)
-    opened: list[bytes] = []
+    """Yield the tokens of valid JSON: a key that is not a string is encoded as one."""
+    matches = tokens(data)
+    opened: list[bytes] = []  # the brackets that are not closed yet
     is_key = False
-    for match in found:
+    for match in matches:
         token = match[1]
-        if is_key and token not in (b"}", b","):
-            yield _key(token, found)
+        if is_key and token not in (b"}", b","):  # these follow an empty object or an extra comma
+            yield _read_key(token, matches)
             is_key = False
             continue
         yield token
@@ -138,7 +145,14 @@ def _as_json(data: bytes) -> Iterator[bytes]:
         is_key = token in (b"{", b",") and opened[-1:] == [b"{"]
 
 
-def _key(token: bytes, following: Iterator[re.Match[bytes]]) -> bytes:
+_DEPTH_CHANGE = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+
+
+def _read_key(token: bytes, following: Iterator[re.Match[bytes]]) -> bytes:
+    """Return the key that begins with `token`, as a JSON string.
+
+    The tokens of a key that is an object are read from `following`.
+    """
     if token.startswith(b'"'):
         return token
     text, depth = token, int(token == b"{")
@@ -147,5 +161,5 @@ def _key(token: bytes, following: Iterator[re.Match[bytes]]) -> bytes:
         if match is None:
             raise MalformedFrame("a key that does not end")
         text += match[1]
-        depth += (match[1] in (b"{", b"[")) - (match[1] in (b"}", b"]"))
+        depth += _DEPTH_CHANGE.get(match[1], 0)
     return msgspec.json.encode(text.decode())

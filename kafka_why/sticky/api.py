@@ -54,12 +54,12 @@ def members_in_order(subscriptions: Mapping[MemberId, MemberSubscription]) -> li
     So a static member keeps its position when it rejoins with a new member id.
     """
 
-    def place(member_id: MemberId) -> tuple[bool, bytes, bytes]:
+    def sort_key(member_id: MemberId) -> tuple[bool, bytes, bytes]:
         instance_id = subscriptions[member_id].group_instance_id
         # The member id decides between equal instance ids. Kafka has no such case.
         return instance_id is None, java_order(instance_id or ""), java_order(member_id)
 
-    return sorted(subscriptions, key=place)
+    return sorted(subscriptions, key=sort_key)
 
 
 def consumers_per_topic(subscriptions: Mapping[MemberId, MemberSubscription]) -> dict[str, list[MemberId]]:
@@ -75,20 +75,17 @@ def consumers_per_topic(subscriptions: Mapping[MemberId, MemberSubscription]) ->
     return {topic: consumers[topic] for topic in sorted(consumers, key=java_order)}
 
 
-_UNKNOWN: frozenset[str] = frozenset()
-
-
 def replica_racks(racks: PartitionRacks, topic: str, number: int) -> frozenset[str]:
     """Return the racks of a partition's replicas. The set is empty if they are unknown."""
     racks_of_topic = racks.get(topic, ())
-    return racks_of_topic[number] if number < len(racks_of_topic) else _UNKNOWN
+    return racks_of_topic[number] if number < len(racks_of_topic) else frozenset()
 
 
 def do_racks_matter(member_racks: Collection[str], partition_racks: Collection[frozenset[str]]) -> bool:
     """Return True if racks can change the assignment: some member is near some, but not all, partitions."""
-    everywhere = _UNKNOWN.union(*partition_racks)
-    # With the same racks for every partition, a member is near all of them or near none.
-    return not everywhere.isdisjoint(member_racks) and any(racks != everywhere for racks in partition_racks)
+    all_racks = frozenset[str]().union(*partition_racks)
+    # If all partitions have the same racks, a member is near every partition or near none.
+    return not all_racks.isdisjoint(member_racks) and any(racks != all_racks for racks in partition_racks)
 
 
 NOBODY: Final = -1
@@ -124,8 +121,8 @@ class StickyGroup:
     def has_topic(self, member: int, topic: int) -> bool:
         """Return True if the member subscribes to the topic."""
         topics = self.topics_of[member]
-        place = bisect_left(topics, topic)
-        return place < len(topics) and topics[place] == topic
+        index = bisect_left(topics, topic)
+        return index < len(topics) and topics[index] == topic
 
     def is_equal(self) -> bool:
         """Return True if all members subscribe to the same topics."""
@@ -162,8 +159,8 @@ def number_group(
     """Return the StickyGroup of these members, with `claims` to their earlier partitions."""
     members = sorted(subscriptions, key=java_order)
     subscribed = [subscriptions[member_id].subscription.topics for member_id in members]
-    wanted = set().union(*set(subscribed))
-    topics = sorted((t for t in wanted if partitions_per_topic.get(t, 0) > 0), key=java_order)
+    all_subscribed = set().union(*set(subscribed))
+    topics = sorted((t for t in all_subscribed if partitions_per_topic.get(t, 0) > 0), key=java_order)
     number_of = {topic: index for index, topic in enumerate(topics)}
     # Most groups have few different subscriptions, so each distinct subscription is processed once.
     numbers_of = {
@@ -188,30 +185,33 @@ def number_group(
 
 
 def _settle_claims(group: StickyGroup, number_of: Mapping[str, int], claims: list[Claim]) -> None:
+    """Set the group's claimants, owners and previous owners from the members' claims."""
     for member, claim in enumerate(claims):
         for partition in _known_partitions(group, number_of, claim):
             group.claimants.setdefault(partition, []).append(member)
     topic_of = group.topic_of()
-    for partition, rivals in group.claimants.items():
-        owner, previous = _sole_claimants(rivals, claims) if len(rivals) > 1 else (rivals[0], NOBODY)
+    for partition, claimants in group.claimants.items():
+        has_rivals = len(claimants) > 1
+        owner, previous = _sole_claimants(claimants, claims) if has_rivals else (claimants[0], NOBODY)
         if owner != NOBODY and group.has_topic(owner, topic_of[partition]):
             group.owner[partition] = owner
         if previous != NOBODY and group.has_topic(previous, topic_of[partition]):
             group.previous[partition] = previous
 
 
-def _sole_claimants(rivals: list[int], claims: list[Claim]) -> tuple[int, int]:
+def _sole_claimants(claimants: list[int], claims: list[Claim]) -> tuple[int, int]:
     """Return the sole claimant in the highest generation, and in the next lower. Each may be NOBODY."""
-    generations = sorted({claims[member].generation_id for member in rivals}, reverse=True)
+    generations = sorted({claims[member].generation_id for member in claimants}, reverse=True)
     sole = [NOBODY, NOBODY]
-    for place, generation in enumerate(generations[:2]):
-        claimants = {member for member in rivals if claims[member].generation_id == generation}
-        if len(claimants) == 1:
-            sole[place] = claimants.pop()
+    for index, generation in enumerate(generations[:2]):
+        of_generation = {member for member in claimants if claims[member].generation_id == generation}
+        if len(of_generation) == 1:
+            sole[index] = of_generation.pop()
     return sole[0], sole[1]
 
 
 def _known_partitions(group: StickyGroup, number_of: Mapping[str, int], claim: Claim) -> Iterator[int]:
+    """Yield the numbers of the claimed partitions that the group has."""
     for topic, number in claim.partitions:
         index = number_of.get(topic)
         if index is not None and 0 <= number < group.first[index + 1] - group.first[index]:
@@ -219,14 +219,14 @@ def _known_partitions(group: StickyGroup, number_of: Mapping[str, int], claim: C
 
 
 def _set_racks(group: StickyGroup, member_racks: list[str | None], racks: PartitionRacks) -> None:
-    known = {rack for rack in member_racks if rack is not None}
-    if not known or not racks:
+    """Store the racks in the group if they can change the assignment."""
+    known_racks = {rack for rack in member_racks if rack is not None}
+    if not known_racks or not racks:
         return
     replicas = [
         replica_racks(racks, topic, number)
         for index, topic in enumerate(group.topics)
         for number in range(group.first[index + 1] - group.first[index])
     ]
-    # Else they stay None and empty.
-    if do_racks_matter(known, replicas):
+    if do_racks_matter(known_racks, replicas):
         group.rack_of, group.replica_racks = member_racks, replicas

@@ -20,9 +20,10 @@ from kafka_why.sticky.pools import Pools, members_in
 
 
 def fill(pools: Pools) -> None:
-    """Leave owned partitions with their owners. Give others to their least loaded near subscriber, else any.
+    """Leave owned partitions with their owners. Give each free partition to its least loaded subscriber.
 
-    Partitions with the fewest subscribers go first, as in Kafka, because they have the least choice.
+    If some subscribers are near (their rack has a replica), only these count. Partitions with the fewest
+    subscribers come first, as in Kafka, because they have the least choice.
     """
     group = pools.group
     for partition, owner in enumerate(group.owner):
@@ -31,8 +32,8 @@ def fill(pools: Pools) -> None:
     subscribers = [pools.near[kind] | pools.far[kind] for kind in pools.kind_of]
     free = [partition for partition, owner in enumerate(group.owner) if owner == NOBODY]
     for partition in sorted(free, key=lambda partition: subscribers[partition].bit_count()):
-        mask = pools.near[pools.kind_of[partition]] or subscribers[partition]
-        pools.move(partition, pools.least_loaded(mask))
+        candidates = pools.near[pools.kind_of[partition]] or subscribers[partition]
+        pools.move(partition, pools.least_loaded(candidates))
 
 
 def level(pools: Pools) -> None:
@@ -42,19 +43,19 @@ def level(pools: Pools) -> None:
     sum of all pairwise differences and, for every load, the number of partitions that members hold above it.
     """
     _make_single_moves(pools)
-    open_members = pools.everyone
-    top = len(pools.at_load) - 1
-    while top >= 2:
-        sources = pools.at_load[top] & open_members
+    open_members = pools.everyone  # members that a chain may still include
+    top_load = len(pools.at_load) - 1
+    while top_load >= 2:
+        sources = pools.at_load[top_load] & open_members
         if not sources:
-            top -= 1
+            top_load -= 1
             continue
-        chain, seen = _find_chain(pools, sources, top - 2, open_members)
+        chain, reached = _find_chain(pools, sources, top_load - 2, open_members)
         for partition, member in chain:
             pools.move(partition, member)
         if not chain:
-            # No chain leads from these members to a member with a load of `top - 2` or less.
-            open_members &= ~seen
+            # No chain leads from these members to a member with a load of `top_load - 2` or less.
+            open_members &= ~reached
 
 
 def _make_single_moves(pools: Pools) -> None:
@@ -62,37 +63,40 @@ def _make_single_moves(pools: Pools) -> None:
 
     They are fast, and most of the work if one member has far too many partitions.
     """
-    for top in range(len(pools.at_load) - 1, 1, -1):
-        for member in members_in(pools.at_load[top]):
+    for top_load in range(len(pools.at_load) - 1, 1, -1):
+        for member in members_in(pools.at_load[top_load]):
             kinds = pools.held[member]
-            wide = 0
+            subscribers = 0
             for kind in kinds:
-                wide |= pools.near[kind] | pools.far[kind]
-            target = pools.least_loaded(wide)
-            if pools.load[target] > top - 2:
+                subscribers |= pools.near[kind] | pools.far[kind]
+            target = pools.least_loaded(subscribers)
+            if pools.load[target] > top_load - 2:
                 continue
-            bit = 1 << target
-            fitting = [kind for kind in kinds if (pools.near[kind] | pools.far[kind]) & bit]
+            target_bit = 1 << target
+            takeable = [kind for kind in kinds if (pools.near[kind] | pools.far[kind]) & target_bit]
             partition = min(
-                (pools.cheapest_to_take(member, kind) for kind in fitting),
+                (pools.cheapest_to_take(member, kind) for kind in takeable),
                 key=lambda partition: pools.cost(partition, target) - pools.cost(partition, member),
             )
             pools.move(partition, target)
 
 
 def _find_chain(
-    pools: Pools, sources: int, floor: int, open_members: int
+    pools: Pools, sources: int, target_load: int, open_members: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Find the shortest chain of moves from one of `sources` to a member with a load of `floor` or less.
+    """Find the shortest chain of moves from one of `sources` to a member with at most `target_load`.
 
-    Return the chain and 0, or [] and the members that chains from `sources` reach. A chain is a list of
-    (partition, new holder), from its end to its start.
+    Return the chain and 0. If there is none, return [] and the members that chains from `sources` reach,
+    including `sources`. Sets of members are bit masks, as in `Pools`. A chain is a list of (partition, new
+    holder), from its end to its start.
     """
-    low = 0
-    for members in pools.at_load[: floor + 1]:
-        low |= members
+    targets = 0
+    for members in pools.at_load[: target_load + 1]:
+        targets |= members
     unseen = open_members & ~sources
-    came_from: dict[int, tuple[int, int]] = {}
+    came_from: dict[
+        int, tuple[int, int]
+    ] = {}  # by member, the one before it, and the kind that this one gives
     kinds_seen: set[int] = set()
     queue = deque(members_in(sources))
     while queue:
@@ -101,17 +105,18 @@ def _find_chain(
             if kind in kinds_seen:
                 continue
             kinds_seen.add(kind)
-            found = (pools.near[kind] | pools.far[kind]) & unseen
-            unseen ^= found
-            for other in members_in(found):
+            newly_seen = (pools.near[kind] | pools.far[kind]) & unseen
+            unseen ^= newly_seen
+            for other in members_in(newly_seen):
                 came_from[other] = (member, kind)
                 queue.append(other)
-            if ends := found & low:
+            if ends := newly_seen & targets:
                 return _walk_back(pools, came_from, pools.least_loaded(ends)), 0
     return [], open_members & ~unseen
 
 
 def _walk_back(pools: Pools, came_from: dict[int, tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """Return the chain that ends at the member `end`."""
     chain = []
     while end in came_from:
         member, kind = came_from[end]
@@ -125,13 +130,14 @@ class _EqualAssignment:
 
     Every member gets the same number of partitions or one more, and as many partitions as this allows stay
     with their owners. If several members own too many, the first ones by member id may keep an extra
-    partition. There Kafka has the order of a hash table. Racks are ignored.
+    partition. (In Kafka, these are the first ones in a hash table.) Racks are ignored.
     """
 
     def __init__(self, group: StickyGroup) -> None:
         self._group = group
-        self._holder = [NOBODY] * group.size
+        self._holder = [NOBODY] * group.size  # by partition
         self._load = [0] * len(group.members)
+        # Each member gets `_min_quota` partitions, and `_extras_left` members get one more.
         self._min_quota, self._extras_left = divmod(group.size, len(group.members))
         self._max_quota = self._min_quota + (self._extras_left > 0)
         # Members below their quota, and members at their quota that may get an extra partition.
@@ -167,25 +173,25 @@ class _EqualAssignment:
         for partition, owner in enumerate(group.owner):
             if owner != NOBODY:
                 owned[owner].append(partition)
-        number = [n for t in range(len(group.topics)) for n in range(group.first[t + 1] - group.first[t])]
+        number = [partition - group.first[topic] for partition, topic in enumerate(group.topic_of())]
         for partitions in owned:
             partitions.sort(key=number.__getitem__)
         return owned
 
     def _distribute(self, partitions: list[int]) -> None:
-        """Give partitions in turns to members below their quota, then one each to members at it."""
-        place = 0
+        """Give partitions in turns to members below their quota, then one each to members at their quota."""
+        turn = 0
         for partition in partitions:
             if not self._below:
                 self._give(self._at_min.popleft(), [partition])
                 continue
-            place %= len(self._below)
-            member = self._below[place]
+            turn %= len(self._below)
+            member = self._below[turn]
             self._give(member, [partition])
             if self._load[member] < self._min_quota:
-                place += 1
+                turn += 1
             else:
-                del self._below[place]
+                del self._below[turn]
                 self._at_min.append(member)
 
     def _give(self, member: int, partitions: list[int]) -> None:
@@ -234,7 +240,7 @@ class StickyAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`."""
+        """Assign as in `Assignor.assign`."""
         claims = {m: sticky_claim(member.subscription) for m, member in subscriptions.items()}
         group = number_group(partitions_per_topic, subscriptions, claims, racks)
         return group.by_name(_assign(group), subscriptions)
@@ -262,13 +268,14 @@ class CooperativeStickyAssignor:
         group = number_group(partitions_per_topic, subscriptions, claims, racks)
         holder = _assign(group)
         for partition, claimants in group.claimants.items():
-            taker = holder[partition]
-            if taker != group.owner[partition] and any(member != taker for member in claimants):
+            new_holder = holder[partition]
+            if new_holder != group.owner[partition] and any(member != new_holder for member in claimants):
                 holder[partition] = NOBODY
         return group.by_name(holder, subscriptions)
 
 
 def _assign(group: StickyGroup) -> list[int]:
+    """Return the new holder of each partition."""
     if not group.members:
         return []
     if group.is_equal() and not group.replica_racks:

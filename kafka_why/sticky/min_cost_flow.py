@@ -1,6 +1,6 @@
 """Undoes needless moves. Minimum-cost flow finds the cheapest of all assignments with equally even loads.
 
-A residual cycle is a cycle of members, each of which gives a partition to the next member. The cycle does not
+A residual cycle is a cycle of members. Each member gives a partition to the next one. The cycle does not
 change the loads, or swaps two loads that differ by one. An assignment has minimum cost when no residual cycle
 of negative cost is left (Klein's cycle cancelling).
 """
@@ -39,14 +39,16 @@ class _Search:
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
+        # By member, the lowest cost of a path to it so far. A negative label means that the path saves cost.
         self._label = [0] * len(pools.load)
         self._members_at = {0: pools.everyone}  # by label
-        self._predecessor: dict[int, _Step] = {}
-        self._settled = 0
-        # The lowest label with which a path reached each kind of partition, and each load.
+        self._predecessor: dict[int, _Step] = {}  # by member, the last edge of this path
+        self._settled = 0  # the set of members that have left the search
+        # The lowest label of the paths that reached each kind of partition, and each load.
         self._kind_label: defaultdict[int, int] = defaultdict(int)
         self._load_label: defaultdict[int, int] = defaultdict(int)
         has_racks = bool(pools.group.replica_racks)
+        # Without racks, a cycle saves cost only if a member in it gives a misplaced partition.
         self._queue = deque(m for m, misplaced in enumerate(pools.misplaced) if has_racks or misplaced)
         self._queued = set(self._queue)
 
@@ -66,6 +68,7 @@ class _Search:
         for kind, pool in tuple(pools.held[member].items()):
             if self._is_settled(member):
                 return
+            # Giving up the cheapest partition costs its holding value, which is the pool's lowest key.
             label = self._label[member] + min(pool) - pools.rack_cost_at(kind, member)
             if label < self._kind_label[kind]:
                 self._kind_label[kind] = label
@@ -79,11 +82,12 @@ class _Search:
             if self._is_settled(member):
                 return
             cost = pools.cost(partition, member)
-            for place in pools.better_places(partition):
-                label = self._label[member] + pools.cost(partition, place) - cost
-                self._reach(1 << place, label, member, partition=partition)
+            for better in pools.better_holders(partition):
+                label = self._label[member] + pools.cost(partition, better) - cost
+                self._reach(1 << better, label, member, partition=partition)
 
     def _relax_loads(self, member: int) -> None:
+        """Relax the edges to members whose load is higher by one. Such an edge swaps the two loads."""
         load, label = self._pools.load[member], self._label[member]
         if label < self._load_label[load] and load + 1 < len(self._pools.at_load):
             self._load_label[load] = label
@@ -92,20 +96,21 @@ class _Search:
     def _reach(
         self, takers: int, label: int, giver: int, *, kind: int | None = None, partition: int | None = None
     ) -> None:
-        """Lower the labels of `takers` to `label` by an edge from `giver`."""
-        takers &= ~self._settled if not self._is_settled(giver) else 0
-        for lower, members in self._members_at.items():
-            if lower <= label:
+        """Lower the labels of `takers` to `label` by edges from `giver`. Cancel a cycle that they close."""
+        if self._is_settled(giver):
+            return
+        takers &= ~self._settled
+        for current_label, members in self._members_at.items():
+            if current_label <= label:
                 takers &= ~members
         for taker in members_in(takers):
             step = _Step(giver, taker, kind, partition)
-            # Push flow along a negative cycle, and stop.
             if cycle := self._find_cycle(step):
                 self._push_flow(cycle)
                 return
-            bit = 1 << taker
-            self._members_at[self._label[taker]] ^= bit
-            self._members_at[label] = self._members_at.get(label, 0) | bit
+            taker_bit = 1 << taker
+            self._members_at[self._label[taker]] ^= taker_bit
+            self._members_at[label] = self._members_at.get(label, 0) | taker_bit
             self._label[taker] = label
             self._predecessor[taker] = step
             if taker not in self._queued:
@@ -124,6 +129,7 @@ class _Search:
         return steps
 
     def _is_settled(self, member: int) -> bool:
+        """Return True if the member has left the search."""
         return bool(self._settled >> member & 1)
 
     def _push_flow(self, cycle: list[_Step]) -> None:

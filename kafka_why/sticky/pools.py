@@ -12,6 +12,7 @@ from kafka_why.sticky.api import NOBODY, StickyGroup
 _Pool = dict[int, dict[int, None]]
 
 AWAY: Final = 0
+"""The holding value of a partition at a member that is neither its owner nor its previous owner."""
 
 
 def members_in(mask: int) -> Iterator[int]:
@@ -35,20 +36,20 @@ class Pools:
         self.move_cost: Final = group.size + 1
         self.rack_cost: Final = self.move_cost * (group.size + 1)
         self.everyone: Final = (1 << len(group.members)) - 1
-        self.holder = [NOBODY] * group.size
-        self.load = [0] * len(group.members)
+        self.holder = [NOBODY] * group.size  # by partition
+        self.load = [0] * len(group.members)  # by member, its number of partitions
         self.at_load = [self.everyone]  # by load, the members with that load
         self.kind_of: list[int] = []  # by partition
         self.near: list[int] = []  # by kind, the subscribers that are near
         self.far: list[int] = []  # by kind, the other subscribers
-        self.held: list[dict[int, _Pool]] = [
-            {} for _ in group.members
-        ]  # by member and kind, then by holding value
+        # By member and kind, its partitions by holding value.
+        self.held: list[dict[int, _Pool]] = [{} for _ in group.members]
         # By member, its partitions that cost less at another member: their owner or previous owner.
         self.misplaced: list[dict[int, None]] = [{} for _ in group.members]
-        self._make_kinds()
+        self._find_kinds()
 
-    def _make_kinds(self) -> None:
+    def _find_kinds(self) -> None:
+        """Find the kind of each partition, and the near and far subscribers of each kind."""
         group = self.group
         subscribers = [0] * len(group.topics)
         for member, topics in enumerate(group.topics_of):
@@ -71,8 +72,8 @@ class Pools:
     def least_loaded(self, mask: int) -> int:
         """Return the first member in `mask` with the lowest load. `mask` has at least one member."""
         for members in self.at_load:
-            if found := members & mask:
-                return (found & -found).bit_length() - 1
+            if candidates := members & mask:
+                return (candidates & -candidates).bit_length() - 1  # the lowest bit
         raise ValueError("no members")
 
     def base_cost(self, partition: int) -> int:
@@ -88,7 +89,9 @@ class Pools:
         return 1 if member == self.group.previous[partition] else AWAY
 
     def rack_cost_at(self, kind: int, member: int) -> int:
-        return self.rack_cost * (self.far[kind] >> member & 1)
+        """Return `rack_cost` if the member is on another rack than partitions of this kind, else 0."""
+        is_far = self.far[kind] >> member & 1
+        return self.rack_cost * is_far
 
     def cost(self, partition: int, member: int) -> int:
         """Return the cost of this partition at this member."""
@@ -99,18 +102,18 @@ class Pools:
             + self.rack_cost_at(kind, member)
         )
 
-    def better_places(self, partition: int) -> list[int]:
+    def better_holders(self, partition: int) -> list[int]:
         """Return the owner and the previous owner of the partition, without its holder."""
         owner, previous = self.group.owner[partition], self.group.previous[partition]
-        nowhere = (NOBODY, self.holder[partition])
-        if owner in nowhere and previous in nowhere:  # the usual case: the owner holds the partition
+        excluded = (NOBODY, self.holder[partition])
+        if owner in excluded and previous in excluded:  # the usual case: the owner holds the partition
             return []
-        return sorted({owner, previous}.difference(nowhere))
+        return sorted({owner, previous}.difference(excluded))
 
     def cheapest_to_take(self, member: int, kind: int) -> int:
         """Return the member's partition of this kind that is cheapest to take. It must have one."""
         pool = self.held[member][kind]
-        return next(reversed(pool[min(pool)]))
+        return next(reversed(pool[min(pool)]))  # the last one of the lowest holding value
 
     def move(self, partition: int, member: int) -> None:
         """Give a partition to a member, and take it from its holder, if any."""
@@ -119,14 +122,14 @@ class Pools:
             self._take(partition, holder)
         self.holder[partition] = member
         holding_value = self.holding_value(partition, member)
-        self.held[member].setdefault(self.kind_of[partition], {}).setdefault(holding_value, {})[partition] = (
-            None
-        )
-        if self.better_places(partition):
+        pool = self.held[member].setdefault(self.kind_of[partition], {})
+        pool.setdefault(holding_value, {})[partition] = None
+        if self.better_holders(partition):
             self.misplaced[member][partition] = None
         self._set_load(member, self.load[member] + 1)
 
     def _take(self, partition: int, holder: int) -> None:
+        """Take a partition from its holder."""
         kind, holding_value = self.kind_of[partition], self.holding_value(partition, holder)
         pool = self.held[holder][kind]
         del pool[holding_value][partition]
@@ -138,8 +141,9 @@ class Pools:
         self._set_load(holder, self.load[holder] - 1)
 
     def _set_load(self, member: int, load: int) -> None:
-        self.at_load[self.load[member]] ^= 1 << member
+        member_bit = 1 << member
+        self.at_load[self.load[member]] ^= member_bit
         if load == len(self.at_load):
             self.at_load.append(0)
-        self.at_load[load] |= 1 << member
+        self.at_load[load] |= member_bit
         self.load[member] = load

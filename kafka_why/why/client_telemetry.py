@@ -1,9 +1,9 @@
 """Reads clients' metrics (KIP-714), which explain why members left, were removed, or were slow to join.
 
-A client reports how many whole seconds ago it polled. A push from after the moment when the member left shows
-the last poll before the moment, if the client has not polled since. A push from before the moment does not
-show it, because the client may have polled after the push. The exception is a client that leaves because its
-poll timeout has expired.
+A client reports how many whole seconds ago it last polled. A push after the moment when the member left shows
+the last poll before that moment, unless the client has polled after the moment. A push before the moment does
+not show it, because the client may have polled after the push. The exception is a client that leaves because
+its poll timeout has expired.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +23,11 @@ from kafka_why.contract.telemetry import (
     LAST_HEARTBEAT,
     LAST_POLL,
     POLL_IDLE_RATIO,
+    MemberTelemetry,
     decode_telemetry,
     is_of_group,
 )
+from kafka_why.grouping import grouped
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
 from kafka_why.why.model import CauseKind, ClientMetrics, ClientRole, Rebalance
@@ -47,7 +49,7 @@ _GONE = (
 )
 # In the reason with which Java's consumers leave (AbstractCoordinator.HeartbeatThread).
 _POLL_TIMEOUT = "poll timeout has expired"
-_LEFT = "left the group"  # in the coordinator's reasons
+_LEFT = "left the group"  # in the coordinator's reason if a client left by itself
 _SECOND_MS = 1_000  # clients report whole seconds
 
 
@@ -58,7 +60,10 @@ class Push(NamedTuple):
     metrics: Mapping[str, float]  # names are in `kafka_why.contract.telemetry`
 
     def time_of(self, metric: str) -> int | None:
-        """Return the latest possible time of the event whose age in seconds is `metric`, or None."""
+        """Return the latest possible time of the event whose age in seconds is `metric`.
+
+        The result is None if the push lacks the metric.
+        """
         ago_s = self.metrics.get(metric)
         return None if ago_s is None else self.at_ms - int(ago_s * _SECOND_MS)
 
@@ -81,18 +86,23 @@ class _Moment(NamedTuple):
     about: ClientRole
     member_id: MemberId
     at_ms: int
-    leaves: bool = False  # the client itself left the group, for `reason`
-    reason: str | None = None
+    leaves: bool = False  # True if the client itself left the group
+    reason: str | None = None  # the client's reason to leave
 
     @property
     def is_of_poll_timeout(self) -> bool:
         return self.reason is not None and _POLL_TIMEOUT in self.reason
 
     def is_explained_by(self, metrics: ClientMetrics) -> bool:
-        poll_ms, interval_ms = metrics.last_poll_before_ms, metrics.max_poll_interval_ms
-        is_late = poll_ms is not None and interval_ms is not None and poll_ms >= interval_ms - _SECOND_MS
-        # A client leaves for many reasons. Its metrics show only a late last poll.
-        return not self.leaves or self.is_of_poll_timeout or is_late
+        # A client leaves for many reasons. Its metrics explain that only if it exceeded its poll interval.
+        return not self.leaves or self.is_of_poll_timeout or _exceeds_interval(metrics)
+
+
+def _exceeds_interval(metrics: ClientMetrics) -> bool:
+    """Return True if the client's last poll was longer before the moment than max.poll.interval.ms."""
+    poll_ms, interval_ms = metrics.last_poll_before_ms, metrics.max_poll_interval_ms
+    # Clients round down to whole seconds, so up to a second may be missing.
+    return poll_ms is not None and interval_ms is not None and poll_ms >= interval_ms - _SECOND_MS
 
 
 def with_client_metrics(found: Sequence[Rebalance], telemetry: Telemetry) -> list[Rebalance]:
@@ -103,6 +113,7 @@ def with_client_metrics(found: Sequence[Rebalance], telemetry: Telemetry) -> lis
 
 
 def _client_metrics(r: Rebalance, telemetry: Telemetry) -> Iterator[ClientMetrics]:
+    """Yield the metrics that explain moments of a rebalance."""
     for moment in _moments(r):
         metrics = _metrics_about(moment, telemetry)
         if metrics is not None and moment.is_explained_by(metrics):
@@ -110,9 +121,13 @@ def _client_metrics(r: Rebalance, telemetry: Telemetry) -> Iterator[ClientMetric
 
 
 def _moments(r: Rebalance) -> Iterator[_Moment]:
-    gone = set(r.cause.member_ids) if r.cause.kind in _GONE else set()
+    """Yield the moments when members left or were removed. For each of the slowest awaited members, yield the
+    beginning of the rebalance.
+    """
+    causing = r.cause.member_ids if r.cause.kind in _GONE else []
+    gone = set(causing)
     leaves = r.cause.kind is CauseKind.MEMBER_LEFT
-    for member_id in r.cause.member_ids if gone else ():
+    for member_id in causing:
         yield _Moment(ClientRole.CAUSE, member_id, r.began_ms, leaves, r.cause.client_reason)
     for removed in r.removed:
         if removed.member_id not in gone:
@@ -120,72 +135,81 @@ def _moments(r: Rebalance) -> Iterator[_Moment]:
             at_ms = r.began_ms + removed.after_ms
             leaves = _LEFT in removed.reason
             yield _Moment(ClientRole.REMOVED, removed.member_id, at_ms, leaves, removed.client_reason)
-    joined = {joined.member_id: joined.after_ms for joined in r.joined}
-    waits = [(joined.get(member_id), member_id) for member_id in r.waited_for if member_id not in gone]
-    slow = [(ms, member_id) for ms, member_id in waits if ms is None or ms >= LEAST_WAIT_MS]
-    slow.sort(key=lambda wait: float("-inf") if wait[0] is None else -wait[0])
-    for _, member_id in slow[:SLOWEST]:
+    joined_after_ms: dict[MemberId, float] = {joined.member_id: joined.after_ms for joined in r.joined}
+    # A member that never joined is the slowest.
+    wait_ms = {m: joined_after_ms.get(m, float("inf")) for m in r.waited_for if m not in gone}
+    slow = [member_id for member_id, ms in wait_ms.items() if ms >= LEAST_WAIT_MS]
+    for member_id in sorted(slow, key=lambda m: wait_ms[m], reverse=True)[:SLOWEST]:
         yield _Moment(ClientRole.AWAITED, member_id, r.began_ms)
 
 
 def _metrics_about(moment: _Moment, telemetry: Telemetry) -> ClientMetrics | None:
+    """Return metrics with the client's last poll before the moment, if pushes show it.
+
+    Otherwise return metrics from the last push before the moment, or None if there is none, or if the moment
+    is the beginning of a rebalance that awaited the member.
+    """
     pushes = telemetry.pushes.get(moment.member_id, ())
     interval_ms = telemetry.poll_intervals_ms.get(moment.member_id)
-    before = next((push for push in reversed(pushes) if push.at_ms <= moment.at_ms), None)
-    later = (push for push in pushes if push.at_ms > moment.at_ms)
-    after = [push for push in later if _shows(push, LAST_POLL, moment)]
-    if after:
-        return _certain_metrics(moment, after, interval_ms)
-    if before is None or moment.about is ClientRole.AWAITED:
+    last_before = next((push for push in reversed(pushes) if push.at_ms <= moment.at_ms), None)
+    pushes_after = (push for push in pushes if push.at_ms > moment.at_ms)
+    showing = [push for push in pushes_after if _shows(push, LAST_POLL, moment)]
+    if showing:
+        return _certain_metrics(moment, showing, interval_ms)
+    if last_before is None or moment.about is ClientRole.AWAITED:
         return None  # earlier metrics do not explain why a member was slow
-    is_within = interval_ms is not None and before.at_ms >= moment.at_ms - interval_ms
+    # The client has not polled for the interval, so a push within it shows its last poll.
+    is_within = interval_ms is not None and last_before.at_ms >= moment.at_ms - interval_ms
     if moment.is_of_poll_timeout and is_within:
-        return _certain_metrics(moment, [before], interval_ms)
+        return _certain_metrics(moment, [last_before], interval_ms)
     return ClientMetrics(
         about=moment.about,
         member_id=moment.member_id,
-        said_before_ms=moment.at_ms - before.at_ms,
-        last_poll_before_ms=_ms_before(moment, before.time_of(LAST_POLL)),
-        last_heartbeat_before_ms=_ms_before(moment, before.time_of(LAST_HEARTBEAT)),
-        poll_idle_ratio=before.metrics.get(POLL_IDLE_RATIO),
+        said_before_ms=moment.at_ms - last_before.at_ms,
+        last_poll_before_ms=_ms_before(moment, last_before.time_of(LAST_POLL)),
+        last_heartbeat_before_ms=_ms_before(moment, last_before.time_of(LAST_HEARTBEAT)),
+        poll_idle_ratio=last_before.metrics.get(POLL_IDLE_RATIO),
         max_poll_interval_ms=interval_ms,
         is_certain=False,
     )
 
 
 def _certain_metrics(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientMetrics:
-    """Return the metrics from pushes that show the last poll before the moment."""
+    """Return metrics with the client's last poll before the moment, which each of `pushes` shows."""
     push = pushes[0]
-    # Pushes arrive with a delay, so the earliest time is the best; clients report whole seconds, so half a
-    # second is added.
-    polls_ms = [poll_ms for push in pushes if (poll_ms := push.time_of(LAST_POLL)) is not None]
-    poll_ms = moment.at_ms - min(polls_ms) + _SECOND_MS // 2 if polls_ms else None
-    if moment.is_of_poll_timeout and poll_ms is not None and interval_ms is not None:
-        poll_ms = max(poll_ms, interval_ms)
-    is_later = push.at_ms > moment.at_ms
-    beats = is_later and _shows(push, LAST_HEARTBEAT, moment)
+    # Each push arrives with a delay, so the time that it shows is too late: the earliest is the most precise.
+    polled_at_ms = [at_ms for push in pushes if (at_ms := push.time_of(LAST_POLL)) is not None]
+    # Clients round ages down to whole seconds, so half a second is added.
+    poll_before_ms = moment.at_ms - min(polled_at_ms) + _SECOND_MS // 2 if polled_at_ms else None
+    if moment.is_of_poll_timeout and poll_before_ms is not None and interval_ms is not None:
+        poll_before_ms = max(poll_before_ms, interval_ms)
+    heartbeat_ms = None
+    if push.at_ms > moment.at_ms and _shows(push, LAST_HEARTBEAT, moment):
+        heartbeat_ms = push.time_of(LAST_HEARTBEAT)
     return ClientMetrics(
         about=moment.about,
         member_id=moment.member_id,
-        said_before_ms=moment.at_ms - push.at_ms,
-        last_poll_before_ms=poll_ms,
-        last_heartbeat_before_ms=_ms_before(moment, push.time_of(LAST_HEARTBEAT)) if beats else None,
+        said_before_ms=moment.at_ms - push.at_ms,  # negative if the push came after the moment
+        last_poll_before_ms=poll_before_ms,
+        last_heartbeat_before_ms=_ms_before(moment, heartbeat_ms),
         poll_idle_ratio=push.metrics.get(POLL_IDLE_RATIO),
         max_poll_interval_ms=interval_ms,
-        is_certain=poll_ms is not None,
+        is_certain=poll_before_ms is not None,
     )
 
 
 def _shows(push: Push, metric: str, moment: _Moment) -> bool:
-    """Return True if the last event of `metric` was before the moment."""
+    """Return True if the push shows the last event of `metric`, such as a poll, to be before the moment."""
     at_ms = push.time_of(metric)
     return at_ms is not None and at_ms <= moment.at_ms
 
 
 def _ms_before(moment: _Moment, at_ms: int | None) -> int | None:
+    """Return the time from `at_ms` to the moment, or None if `at_ms` is unknown."""
     return None if at_ms is None else max(moment.at_ms - at_ms, 0)
 
 
+# The moment, as a clause.
 _WHEN = {
     ClientRole.CAUSE: "before",
     ClientRole.REMOVED: "before it was removed",
@@ -204,39 +228,39 @@ def client_lines(r: Rebalance, names: Names, *roles: ClientRole) -> Lines:
 
 
 def _certain_sentence(metrics: ClientMetrics) -> str:
+    """Return a sentence about the client's last poll before the moment."""
     when = _WHEN[metrics.about]
     assert metrics.last_poll_before_ms is not None, "the last poll is certain"
-    text = f"its last poll was {_seconds(metrics.last_poll_before_ms)} {when}"
+    text = f"its last poll was {_seconds_text(metrics.last_poll_before_ms)} {when}"
     if metrics.last_heartbeat_before_ms is not None:
-        text += f", its last heartbeat {_seconds(metrics.last_heartbeat_before_ms)} {when}"
+        text += f", its last heartbeat {_seconds_text(metrics.last_heartbeat_before_ms)} {when}"
     return text
 
 
 def _earlier_sentence(metrics: ClientMetrics) -> str:
-    """Return a sentence about earlier metrics. The client may have polled since."""
+    """Return a sentence about metrics from before the moment. The client may have polled since their push."""
     parts = []
     if metrics.last_poll_before_ms is not None:
         parts.append(
-            f"its last poll was {_seconds(metrics.last_poll_before_ms - metrics.said_before_ms)} ago"
+            f"its last poll was {_seconds_text(metrics.last_poll_before_ms - metrics.said_before_ms)} ago"
         )
     if metrics.last_heartbeat_before_ms is not None:
-        ago = _seconds(metrics.last_heartbeat_before_ms - metrics.said_before_ms)
+        ago = _seconds_text(metrics.last_heartbeat_before_ms - metrics.said_before_ms)
         parts.append(f"its last heartbeat {'' if parts else 'was '}{ago} ago")
     if metrics.last_poll_before_ms is None and metrics.poll_idle_ratio is not None:
         parts.append(f"{metrics.poll_idle_ratio:.0%} of its time was in poll()")
     listed = ", ".join(parts) or "nothing about its polls"
-    return f"{_seconds(metrics.said_before_ms)} {_WHEN[metrics.about]} it reported: {listed}"
+    return f"{_seconds_text(metrics.said_before_ms)} {_WHEN[metrics.about]} it reported: {listed}"
 
 
 def _interval_text(metrics: ClientMetrics) -> str:
     """Return a clause with max.poll.interval.ms, or "" if the client did not exceed it."""
-    poll_ms, interval_ms = metrics.last_poll_before_ms, metrics.max_poll_interval_ms
-    if poll_ms is None or interval_ms is None or poll_ms < interval_ms - _SECOND_MS:
+    if metrics.max_poll_interval_ms is None or not _exceeds_interval(metrics):
         return ""
-    return f"; max.poll.interval.ms is {_seconds(interval_ms)}"
+    return f"; max.poll.interval.ms is {_seconds_text(metrics.max_poll_interval_ms)}"
 
 
-def _seconds(ms: int) -> str:
+def _seconds_text(ms: int) -> str:
     # Clients report no fractions.
     seconds = max(ms, 0) // 1_000
     return f"{seconds} s" if seconds < 120 else duration_text(seconds * 1_000)
@@ -251,28 +275,30 @@ MAX_MEMBERS = 20
 def read_telemetry(
     reader: TopicReader, layout: TopicLayout, group_id: str, entries: Sequence[AnyHistoryEntry]
 ) -> Telemetry:
-    """Return the metrics that were pushed since LOOKBACK_MS before `entries`. Raises KafkaError."""
+    """Return the metrics of a group's members that were pushed since LOOKBACK_MS before the first entry.
+
+    Raises KafkaError.
+    """
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
     if not entries or partition not in reader.partitions_of(partition.topic):
         return NO_TELEMETRY  # observers and coordinators of earlier versions have no such topic
-    pushes: dict[MemberId, list[Push]] = {}
-    for member_id, push in _pushes(reader, partition, group_id, entries[0].at_ms - LOOKBACK_MS):
-        pushes.setdefault(member_id, []).append(push)
+    pushes = grouped(_read_pushes(reader, partition, group_id, entries[0].at_ms - LOOKBACK_MS))
     joins = _joins_of_removed(entries, pushes)
     return Telemetry(pushes, _poll_intervals_ms(reader, layout.requests_topic, joins))
 
 
-def _pushes(
+def _read_pushes(
     reader: TopicReader, partition: TopicPartition, group_id: str, since_ms: int
 ) -> Iterator[tuple[MemberId, Push]]:
+    """Yield the pushes of the group's members since `since_ms`."""
     first = reader.offsets_at([partition], since_ms)[partition]
-    if first is None:
+    if first is None:  # no record is that new
         return
     ends = reader.ends([partition])
     reader.start(at={partition: first})
     for record in reader.read_to(ends):
         if record.value is not None and is_of_group(record.key, group_id):
-            push = decode_telemetry(record.value)
+            push = decode_telemetry(record.value, MemberTelemetry)
             if push is not None:
                 yield push.member_id, Push(record.timestamp, push.metrics)
 
@@ -281,38 +307,40 @@ def _joins_of_removed(
     entries: Sequence[AnyHistoryEntry], pushes: Mapping[MemberId, object]
 ) -> dict[MemberId, str]:
     """Return the id of the last join request of each removed member that pushed metrics."""
-    joins: dict[MemberId, str] = {}
-    removed: dict[MemberId, str] = {}
+    last_joins: dict[MemberId, str] = {}
+    joins_of_removed: dict[MemberId, str] = {}
     for entry in entries:
         member_id = entry.member_id if isinstance(entry, HistoryEntry) else None
         if member_id is None or member_id not in pushes:
             continue
         if entry.type in JOINS:
-            joins[member_id] = entry.cause
-        elif entry.type in REMOVALS and member_id in joins:
-            removed[member_id] = joins[member_id]
-    return dict(list(removed.items())[-MAX_MEMBERS:])
+            last_joins[member_id] = entry.cause
+        elif entry.type in REMOVALS and member_id in last_joins:
+            joins_of_removed[member_id] = last_joins[member_id]
+    return dict(list(joins_of_removed.items())[-MAX_MEMBERS:])
 
 
 def _poll_intervals_ms(
     reader: TopicReader, requests_topic: str, joins: Mapping[MemberId, str]
 ) -> dict[MemberId, int]:
-    """Return each member's max.poll.interval.ms."""
-    found: dict[MemberId, int] = {}
+    """Return each member's max.poll.interval.ms. `joins` has the id of its last join request."""
+    intervals_ms: dict[MemberId, int] = {}
     for member_id, request_id in joins.items():
         topic, number, offset = record_of(request_id)
         if topic != requests_topic:
             continue  # the coordinator had a different requests topic at that time
-        at = TopicPartition(topic, number), offset
-        request = _request(reader, *at, number_in_pack(request_id))
+        request = _request(reader, TopicPartition(topic, number), offset, number_in_pack(request_id))
         if isinstance(request, JoinGroup | ConsumerGroupHeartbeat):
             # Kafka's clients send it as the rebalance timeout.
-            found[member_id] = request.rebalance_timeout_ms
-    return found
+            intervals_ms[member_id] = request.rebalance_timeout_ms
+    return intervals_ms
 
 
 def _request(reader: TopicReader, partition: TopicPartition, offset: int, number: int) -> object:
-    """Return request `number` of the record at `offset`, or None if the topic no longer has it."""
+    """Return request `number` of the record at `offset`, or None if the topic no longer has the record.
+
+    A record can be a pack of several requests.
+    """
     if not reader.beginnings([partition])[partition] <= offset < reader.ends([partition])[partition]:
         return None
     reader.start(at={partition: offset})

@@ -22,6 +22,7 @@ from kafka_why.wording import (
     shortened,
 )
 
+# Kinds of causes without a member. The text of such a cause has the reason instead.
 _WITHOUT_MEMBER = (
     CauseKind.TOPICS_CHANGED,
     CauseKind.PATTERN_RESOLVED,
@@ -34,17 +35,19 @@ _WITHOUT_MEMBER = (
 
 
 def epoch_lines(r: Rebalance, names: Names) -> Lines:
-    """Yield the epochs, and what each member gave up and waited for."""
-    first, last = r.generation_from, r.generation_to
-    epochs = f"{last}" if first == last else f"{first} -> {last}"
+    """Yield the epochs of a rebalance, and what each member gave up and waited for."""
+    before, after = r.generation_from, r.generation_to
+    epochs = f"{after}" if before == after else f"{before} -> {after}"
     yield "epoch", f"{epochs}{', the group is empty' if r.outcome is RebalanceOutcome.EMPTY else ''}"
     if len(r.epochs) == 1:
-        yield "target", _target(r.epochs[0])
+        yield "target", _target_text(r.epochs[0])
     elif r.epochs:
         for new in r.epochs:
-            what = f"{new.cause.kind}{_cause_suffix(new, names)}; target {_target(new)}"
-            yield "", f"{new.epoch} after {duration_text(new.after_ms)}: {what}"
+            cause = f"{new.cause.kind}{_cause_suffix(new, names)}"
+            after_text = duration_text(new.after_ms)
+            yield "", f"{new.epoch} after {after_text}: {cause}; target {_target_text(new)}"
     yield from _share_group_lines(r, names)
+    # Members that gave up partitions come first, because others may wait for them.
     progress = sorted(r.progress, key=lambda member: not member.revoked)
     texts = [(member, text) for member in progress if (text := _progress_text(member, r, names))]
     yield from member_listing("members", [(names.of(member.member_id), text) for member, text in texts])
@@ -52,21 +55,20 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
 
 def _share_group_lines(r: Rebalance, names: Names) -> Lines:
     """Yield how long new members waited for a target, and which member reached its target last."""
-    waits = [text for new in r.epochs if (text := _first_target(new, names))]
+    waits = [text for new in r.epochs if (text := _first_target_text(new, names))]
     yield from listing("waits", waits[:MAX_MEMBERS], len(waits) - MAX_MEMBERS)
     target_ms = next((new.target_after_ms for new in r.epochs if new.target_after_ms is not None), None)
-    settled = next((member.settled_after_ms for member in r.progress if member.member_id == r.last), None)
-    if r.is_shared and r.last and target_ms is not None and settled is not None and settled > target_ms:
-        after = duration_text(settled - target_ms)
+    last_ms = next((member.settled_after_ms for member in r.progress if member.member_id == r.last), None)
+    if r.is_shared and r.last and target_ms is not None and last_ms is not None and last_ms > target_ms:
+        after = duration_text(last_ms - target_ms)
         yield "last", f"{names.of(r.last)}: its heartbeat came {after} after the target was computed"
 
 
-def _first_target(new: EpochChange, names: Names) -> str:
+def _first_target_text(new: EpochChange, names: Names) -> str:
     """Return a text such as `B joined 1 s after the last assignment, so its first target took 5 s`, or ""."""
     since_ms, target_ms = new.last_target_before_ms, new.target_after_ms
-    # The new member got its first target at once.
     if since_ms is None or target_ms is None or target_ms <= new.after_ms:
-        return ""
+        return ""  # unknown, or the new member got its first target at once
     if new.cause.kind is not CauseKind.MEMBER_JOINED:
         return ""
     members = _cause_suffix(new, names).removeprefix(": ")
@@ -75,12 +77,14 @@ def _first_target(new: EpochChange, names: Names) -> str:
 
 
 def _cause_suffix(change: EpochChange, names: Names) -> str:
+    """Return the text after the kind of the cause: `: a, b` (members) or ` (the reason)`."""
     if change.cause.kind in _WITHOUT_MEMBER:
         return f" ({names.put_in(change.cause.reason)})"
     return f": {shortened([names.of(m) for m in change.cause.member_ids])}"
 
 
-def _target(change: EpochChange) -> str:
+def _target_text(change: EpochChange) -> str:
+    """Return a text such as `computed 1.0 s later by range, new for 2 members`."""
     if change.target_after_ms is None:
         return "not computed"
     waited_ms = change.target_after_ms - change.after_ms
@@ -93,27 +97,29 @@ def _target(change: EpochChange) -> str:
 def _progress_text(member: Progress, r: Rebalance, names: Names) -> str:
     """Return a text such as `gave up orders 3-5 in 1.0 s; waited 4.0 s for prices 0 of a`."""
     parts = []
-    is_gone = any(gone.member_id == member.member_id for gone in r.removed)
+    is_removed = any(removed.member_id == member.member_id for removed in r.removed)
     if member.revoked:
         revoked = partitions_text(member.revoked)
         if member.revoking_ms is not None:
             parts.append(f"gave up {revoked} in {duration_text(member.revoking_ms)}")
-        elif is_gone:
+        elif is_removed:
             parts.append(f"did not give up {revoked}")
         else:
-            after_ms = member.fenced_after_ms
-            fenced = (
-                "" if after_ms is None else f", or is removed {duration_text(after_ms)} after the request"
+            fenced_ms = member.fenced_after_ms
+            removal = (
+                "" if fenced_ms is None else f", or is removed {duration_text(fenced_ms)} after the request"
             )
-            parts.append(f"has to give up {revoked}{fenced}")
+            parts.append(f"has to give up {revoked}{removal}")
     if member.waited_for:
         awaited = " and ".join(_awaited_text(partitions, names) for partitions in member.waited_for)
-        waits = "waited in vain" if is_gone else "waits"
-        waited = waits if member.waiting_ms is None else f"waited {duration_text(member.waiting_ms)}"
-        parts.append(f"{waited} for {awaited}")
+        if member.waiting_ms is not None:
+            verb = f"waited {duration_text(member.waiting_ms)}"
+        else:
+            verb = "waited in vain" if is_removed else "waits"
+        parts.append(f"{verb} for {awaited}")
     return "; ".join(parts)
 
 
 def _awaited_text(awaited: AwaitedPartitions, names: Names) -> str:
-    whose = "" if awaited.of_member_id is None else f" of {names.of(awaited.of_member_id)}"
-    return f"{partitions_text(awaited.partitions)}{whose}"
+    holder = "" if awaited.of_member_id is None else f" of {names.of(awaited.of_member_id)}"
+    return f"{partitions_text(awaited.partitions)}{holder}"

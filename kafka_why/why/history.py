@@ -1,4 +1,8 @@
-"""Reads a group's history, up to now, from the events topic or from a folder of an observer."""
+"""Reads a group's history, up to now, from the events topic of a coordinator or an observer, or from the
+output folder of an observer.
+
+A group's view is the latest snapshot of its state, on the groups topic.
+"""
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,19 +26,19 @@ from kafka_why.contract.history_reader import (
 from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.groups.list_groups import list_groups
+from kafka_why.groups.list_groups import apply_view, list_groups
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_reader import Record, TopicReader
+from kafka_why.topic_reader import ClientError, Record, TopicReader
 from kafka_why.why.client_telemetry import NO_TELEMETRY, Telemetry, read_telemetry
 from kafka_why.why.segments import generation_before
 
 _LIST_TIMEOUT_MS = 30_000
-_MAX_NEAR_NAMES = 5
+_MAX_SUGGESTED = 5  # group ids
 
 log = structlog.get_logger()
 
 
-class HistoryUnavailable(RuntimeError):
+class HistoryUnavailable(ClientError):
     """The error when a group has no history. The message has the reason and a remedy."""
 
 
@@ -42,28 +46,27 @@ class HistoryUnavailable(RuntimeError):
 class History:
     """The entries of a group. Some may be duplicates."""
 
-    entries: list[AnyHistoryEntry]
+    entries: list[AnyHistoryEntry]  # in the log's order
     # (incarnation, seq) of entries that were not read because nothing depends on them.
     unread: frozenset[tuple[str, int]]
-    from_start: bool  # the first entry is the first retained one
-    records_read: int = 0  # all records, including other groups'
+    from_start: bool  # True if no older entry of the group is retained
+    records_read: int = 0  # number of all records, including other groups'
     telemetry: Telemetry = NO_TELEMETRY  # metrics of the members' clients
     notes: Sequence[str] = ()  # about the source
-    unnamed: int | None = None  # number of members that no line names, if brokers' logs are the only source
+    # If brokers' logs are the only source, the number of current members that no line names; else None.
+    unnamed: int | None = None
 
 
 class LiveSource(Protocol):
-    """A source of new entries. `interval_s` is the pause between two calls of `more`."""
+    """A source of a group's new entries."""
 
-    interval_s: float
+    interval_s: float  # pause between two calls of `more`
 
     def more(self) -> list[AnyHistoryEntry]:
         """Return the entries since the last call, perhaps with some earlier ones. Raises KafkaError."""
-        ...
 
     def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 def read_history(
@@ -76,46 +79,53 @@ def read_history(
     broker responds.
     """
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
-        topic = _GroupLog(reader, layout, group_id)
+        group_log = _TopicGroupLog(reader, layout, group_id)
         if since_ms is None:
-            part = History([*topic.entries(topic.begin, topic.end)], frozenset(), from_start=True)
+            entries = [*group_log.entries(group_log.begin, group_log.end)]
+            history = History(entries, unread=frozenset(), from_start=True)
         else:
-            part = entries_since(topic, since_ms)
+            history = entries_since(group_log, since_ms)
         records_read = reader.records_read
-        telemetry = read_telemetry(reader, layout, group_id, part.entries)
-    if not part.entries:
+        telemetry = read_telemetry(reader, layout, group_id, history.entries)
+    if not history.entries:
         groups = {group.group_id for group in list_groups(client_config, layout, _LIST_TIMEOUT_MS)}
-        raise HistoryUnavailable(why_nothing(group_id, groups))
-    return replace(part, records_read=records_read, telemetry=telemetry)
+        raise HistoryUnavailable(no_history_text(group_id, groups))
+    return replace(history, records_read=records_read, telemetry=telemetry)
 
 
 def latest_view(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> GroupSnapshot | None:
-    """Return the latest view of a group, or None. Raises KafkaError."""
+    """Return the latest view of a Kafka group, or None if it does not exist. Raises KafkaError."""
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
-        return _GroupLog(reader, layout, group_id).view()
+        return _TopicGroupLog(reader, layout, group_id).view()
 
 
-def why_nothing(group_id: str, groups: Collection[str]) -> str:
-    """Return a message that a group has no history. `groups` are the existing groups."""
+def no_history_text(group_id: str, groups: Collection[str]) -> str:
+    """Return a message with the reason why a group has no history. `groups` are the ids of known groups."""
     if group_id in groups:
         return f"group {group_id} exists, but its whole history is older than the events topic's retention"
-    near = similar_groups(group_id, groups)
-    meant = f"; did you mean {', '.join(near)}?" if near else ""
-    return f"group {group_id} is unknown: it does not exist and is not in the retained history{meant}"
+    question = did_you_mean(group_id, groups)
+    return f"group {group_id} is unknown: it does not exist and is not in the retained history{question}"
 
 
-def similar_groups(group_id: str, groups: Collection[str]) -> list[str]:
-    """Return existing group ids that resemble or contain `group_id`, the most similar first."""
-    close = difflib.get_close_matches(group_id, sorted(groups), n=_MAX_NEAR_NAMES)
+def did_you_mean(group_id: str, groups: Collection[str]) -> str:
+    """Return a question with the ids that resemble or contain `group_id`, the most similar first, or ""."""
+    similar = difflib.get_close_matches(group_id, sorted(groups), n=_MAX_SUGGESTED)
     containing = [name for name in sorted(groups) if group_id.lower() in name.lower()]
-    return list(dict.fromkeys([*close, *containing]))[:_MAX_NEAR_NAMES]
+    suggested = list(dict.fromkeys([*similar, *containing]))[:_MAX_SUGGESTED]
+    return f"; did you mean {', '.join(suggested)}?" if suggested else ""
 
 
-class _GroupLog:
+class _TopicGroupLog:
+    """A `GroupLog` that reads the events and groups topics with `reader`.
+
+    `end` is the end of the log when the object was created.
+    """
+
     def __init__(self, reader: TopicReader, layout: TopicLayout, group_id: str) -> None:
         number = partition_of(group_id, layout.request_partitions)
         self._reader = reader
         self._group_id = group_id
+        # The group's partitions of the events and groups topics.
         self._events = TopicPartition(layout.events_topic, number)
         self._groups = TopicPartition(layout.groups_topic, number)
         self.begin = reader.beginnings([self._events])[self._events]
@@ -127,7 +137,7 @@ class _GroupLog:
 
     def entries(self, first: int, end: int) -> Iterator[AnyHistoryEntry]:
         self._reader.start(at={self._events: first})
-        for record in self._group_records_to({self._events: end}):
+        for record in self._group_records_until({self._events: end}):
             if record.value is not None:
                 yield from entry_in(record.value, self._group_id)
 
@@ -135,20 +145,21 @@ class _GroupLog:
         ends = self._reader.ends([self._groups])
         self._reader.start(beginning=[self._groups])
         table = GroupTable(decode_snapshot)
-        for record in self._group_records_to(ends):
-            try:
-                table.apply(record.key, record.value)
-            except UNREADABLE as error:
-                log.warning("a record of the groups topic cannot be read", key=record.key, error=str(error))
+        for record in self._group_records_until(ends):
+            apply_view(table, record)
         return next(iter(table.groups), None)
 
-    def _group_records_to(self, ends: dict[TopicPartition, int]) -> Iterator[Record]:
+    def _group_records_until(self, ends: dict[TopicPartition, int]) -> Iterator[Record]:
+        """Return the group's records from the reader's position to before the offsets `ends`."""
         key = self._group_id.encode()
         return (record for record in self._reader.read_to(ends) if record.key == key)
 
 
 def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
-    """Yield the entry in a record's `value`, or nothing if it is unreadable or not about a group."""
+    """Yield the entry in a record's `value`. Yield nothing if it is unreadable or not about a group.
+
+    `group_id` is the record's key, for the log.
+    """
     try:
         entry = decode_any_entry(value)
     except UNREADABLE as error:
@@ -158,56 +169,59 @@ def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
         yield entry
 
 
-_EVENTS = "events"
+_EVENTS = "events"  # subfolder with the history, in Parquet files
 # Files may be merged, and so deleted, after they were listed and before they are read.
-_TRIES = 5
-_Filters = list[tuple[str, str, str]] | None
+_READ_ATTEMPTS = 5
+_Filters = list[tuple[str, str, str]] | None  # of PyArrow: (column, operator, value)
 
 
 def read_folder(folder: Path, group_id: str) -> History:
-    """Return all entries of a group in the folder.
+    """Return all entries of a group in an observer's output folder.
 
     Raises HistoryUnavailable if there are none, and OSError if the files cannot be read.
     """
-    if not (folder / _EVENTS).is_dir():
+    # An observer creates the folder some time before its first file.
+    if next((folder / _EVENTS).rglob("*.parquet"), None) is None:
         raise HistoryUnavailable(
-            f"{folder} has no folder {_EVENTS}: it is not the output of an observer, or it is empty"
+            f"{folder} has no files in {_EVENTS}: it is not the output of an observer, or it is empty"
         )
-    rows = _read(folder, ["batch", "value"], [("group_id", "==", group_id)])
+    rows = _read_with_retries(folder, ["batch", "value"], filters=[("group_id", "==", group_id)])
     in_order = sorted(rows, key=lambda row: row["batch"])
     entries = [entry for row in in_order for entry in entry_in(row["value"].encode(), group_id)]
     if not entries:
-        known = {row["group_id"] for row in _read(folder, ["group_id"], None)}
-        raise HistoryUnavailable(why_nothing(group_id, known))
-    return History(entries, frozenset(), from_start=True, records_read=len(rows))
+        groups = {row["group_id"] for row in _read_with_retries(folder, ["group_id"], filters=None)}
+        raise HistoryUnavailable(no_history_text(group_id, groups))
+    return History(entries, unread=frozenset(), from_start=True, records_read=len(rows))
 
 
-def _read(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
-    for _ in range(_TRIES - 1):
+def _read_with_retries(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
+    """Return the rows of all files of the history. Read all of them again if a file was deleted meanwhile."""
+    for _ in range(_READ_ATTEMPTS - 1):
         with suppress(FileNotFoundError):
-            return _rows(folder, columns, filters)
-    return _rows(folder, columns, filters)
+            return _read_rows(folder, columns, filters)
+    return _read_rows(folder, columns, filters)
 
 
-def _rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
+def _read_rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
     try:
         import pyarrow.parquet as pq  # takes a quarter of a second, so only this source imports it
     except ImportError as error:
         raise HistoryUnavailable(
-            f"{folder} has Parquet files, which pyarrow reads: pip install 'kafka-why[parquet]'"
+            f"{folder} has Parquet files, which the package pyarrow reads: pip install pyarrow"
         ) from error
 
-    found: list[dict[str, Any]] = pq.read_table(
-        folder / _EVENTS, columns=columns, filters=filters
-    ).to_pylist()
-    return found
+    table = pq.read_table(folder / _EVENTS, columns=columns, filters=filters)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
-# A record's timestamp is from its writer's clock, and at or after its entry's time, which is from a broker's
-# clock. The margin is twice the allowed skew (`streaming.service.clock.ticker.MAX_SKEW_MS`).
+# Offsets are looked up by records' timestamps. A record is written after its entry's time. But its timestamp
+# is from the writer's clock and the entry's time from a broker's, so the timestamp may be the earlier one.
+# The margin is twice the allowed skew (`streaming.service.clock.ticker.MAX_SKEW_MS`).
 STAMP_MARGIN_MS = 10_000
-_ASSIGNMENTS = 2
-_ENDS = (EntryType.STABLE, EntryType.EMPTY)
+# The number of assignments from which a rebalance's moves follow (`kafka_why.why.moves`).
+_ASSIGNMENTS_NEEDED = 2
+_REBALANCE_ENDS = (EntryType.STABLE, EntryType.EMPTY)
 
 
 class GroupLog(Protocol):
@@ -220,146 +234,165 @@ class GroupLog(Protocol):
 
     def offset_at(self, at_ms: int) -> int:
         """Return the offset of the first record at or after `at_ms`, or `end`."""
-        ...
 
     def entries(self, first: int, end: int) -> Iterable[AnyHistoryEntry]:
         """Yield the group's entries from offset `first` to before `end`, lazily."""
-        ...
 
     def view(self) -> GroupSnapshot | None:
-        """Return the view of a Kafka group, or None."""
-        ...
+        """Return the group's view, or None if it does not exist or is a RocketMQ group."""
 
 
 def entries_since(log: GroupLog, since_ms: int) -> History:
     """Return the entries needed for a report of the rebalances that ended at or after `since_ms`.
 
     A rebalance's moves follow from the last two assignments before it. Each entry has the time when the
-    previous rebalance began, so these assignments are found by time. The records between an assignment and
-    the next rebalance are read only if a static member returned under another member id.
+    previous rebalance began, so the loop goes back from rebalance to rebalance by these times. The records
+    between an assignment and the next rebalance are read only if a static member may have returned under
+    another member id.
 
     All entries are read if the group is a RocketMQ group or has epochs, or had no earlier rebalance.
     """
-    low = log.offset_at(since_ms - STAMP_MARGIN_MS)
-    found = list(log.entries(low, log.end))
+    first_offset = log.offset_at(since_ms - STAMP_MARGIN_MS)  # read so far, up to the end of the log
+    entries = list(log.entries(first_offset, log.end))
     unread: set[tuple[str, int]] = set()
-    view = None if found else log.view()
-    complete_from_ms = since_ms  # all entries since this time have been found
-    while low > log.begin and not _has_assignments_before(found, since_ms):
-        follows = _following_entry(found, view)
-        opening_ms = next(
-            (entry.at_ms for entry in found if entry.type is EntryType.PREPARING_REBALANCE), None
-        )
+    view = None if entries else log.view()
+    complete_from_ms = since_ms  # all entries since this time have been read
+    while first_offset > log.begin and not _has_assignments_before(entries, since_ms):
+        following = _following_entry(entries, view)
+        opening_ms = next((e.at_ms for e in entries if e.type is EntryType.PREPARING_REBALANCE), None)
         if opening_ms is not None and opening_ms < complete_from_ms:
-            # The events that led to this rebalance may be just before it.
+            # The events that led to the earliest rebalance may be just before it.
             complete_from_ms = opening_ms
-            at = min(low, log.offset_at(opening_ms - STAMP_MARGIN_MS))
-            page, _ = _entries_before(log.entries(at, low), follows)
+            start = min(first_offset, log.offset_at(opening_ms - STAMP_MARGIN_MS))
+            earlier, _ = _entries_before(log.entries(start, first_offset), following)
         else:
-            at, complete_from_ms = _further_back(log, low, _last_rebalance_at_ms(found, view))
-            page, left_out = _entries_before(log.entries(at, low), follows, _member_ids(found, view))
-            unread |= left_out
-        found = [*page, *found]
-        low = at
-    return History(found, frozenset(unread), low <= log.begin)
+            start, complete_from_ms = _further_back(log, first_offset, _last_rebalance_at_ms(entries, view))
+            members = _member_ids(entries, view)
+            earlier, skipped = _entries_before(log.entries(start, first_offset), following, members)
+            unread |= skipped
+        entries = [*earlier, *entries]
+        first_offset = start
+    return History(entries, frozenset(unread), from_start=first_offset <= log.begin)
 
 
-def _further_back(log: GroupLog, low: int, rebalance_ms: int | None) -> tuple[int, int]:
-    """Return the offset to read from next, and the time since which all entries are then found."""
-    # The beginning of the rebalance, if that is known and before `low`, else of the log.
-    at = low if rebalance_ms is None else log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
-    return (log.begin, 0) if rebalance_ms is None or at >= low else (at, rebalance_ms)
+def _further_back(log: GroupLog, first_offset: int, rebalance_ms: int | None) -> tuple[int, int]:
+    """Return the next offset to read from, and the time since which no entry is then missing.
+
+    `rebalance_ms` is the time when the previous rebalance began, or None if unknown. Return its offset and
+    this time if the offset is before `first_offset`, from which on the log is read already. Otherwise return
+    the beginning of the log.
+    """
+    if rebalance_ms is not None:
+        start = log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
+        if start < first_offset:
+            return start, rebalance_ms
+    return log.begin, 0
 
 
-def _has_assignments_before(found: list[AnyHistoryEntry], since_ms: int) -> bool:
-    if not found or not isinstance(found[-1], HistoryEntry):
-        return False
-    if not isinstance(found[0], HistoryEntry) or found[0].seq == 1:
-        return True
-    if any(isinstance(entry, HistoryEntry) and entry.group_type in BY_EPOCHS for entry in found):
+def _has_assignments_before(entries: list[AnyHistoryEntry], since_ms: int) -> bool:
+    """Return True if `entries` have the last two assignments before `since_ms`, or all that exist."""
+    if not entries or not isinstance(entries[-1], HistoryEntry):
+        return False  # for a RocketMQ group, all entries are needed
+    if not isinstance(entries[0], HistoryEntry) or entries[0].seq == 1:
+        return True  # `entries` reach back to the Kafka group's creation
+    if any(isinstance(entry, HistoryEntry) and entry.group_type in BY_EPOCHS for entry in entries):
         return False  # each entry has one member's partitions, and the entry needed may be the oldest
-    ended = [e for e in found if isinstance(e, HistoryEntry) and e.type in _ENDS and e.at_ms < since_ms]
-    return len({(e.incarnation, e.seq) for e in ended}) >= _ASSIGNMENTS
+    assignments = {
+        (entry.incarnation, entry.seq)  # an entry may be in the log twice
+        for entry in entries
+        if isinstance(entry, HistoryEntry) and entry.type in _REBALANCE_ENDS and entry.at_ms < since_ms
+    }
+    return len(assignments) >= _ASSIGNMENTS_NEEDED
 
 
-def _last_rebalance_at_ms(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> int | None:
-    if not found:
+def _last_rebalance_at_ms(entries: list[AnyHistoryEntry], view: GroupSnapshot | None) -> int | None:
+    """Return when the last rebalance before `entries` began, or None if unknown or if there was none."""
+    if not entries:
         return None if view is None else view.last_rebalance_at_ms
-    return found[0].last_rebalance_at_ms if isinstance(found[0], HistoryEntry) else None
+    return entries[0].last_rebalance_at_ms if isinstance(entries[0], HistoryEntry) else None
 
 
 class _FollowingEntry(NamedTuple):
-    """The entry after the entries to search, with the group's state and generation before it."""
+    """The entry that directly follows the entries still to be read."""
 
     incarnation: str
     seq: int
-    state: str
-    generation: int
+    state: str  # of the group before this entry
+    generation: int  # of the group before this entry
 
 
-def _following_entry(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> _FollowingEntry | None:
-    if not found:
-        return (
-            None
-            if view is None
-            else _FollowingEntry(view.incarnation, view.seq + 1, view.state, view.generation)
-        )
-    first = found[0]
+def _following_entry(entries: list[AnyHistoryEntry], view: GroupSnapshot | None) -> _FollowingEntry | None:
+    """Return the entry that directly follows the entries still to be read, or None if unknown.
+
+    It is the first of `entries`, because the log is read backward from its end. Without `entries`, it is the
+    next entry that the group will get, after the last one that its view includes.
+    """
+    if not entries:
+        if view is None:
+            return None
+        return _FollowingEntry(view.incarnation, view.seq + 1, view.state, view.generation)
+    first = entries[0]
     if isinstance(first, HistoryEntry):
         return _FollowingEntry(first.incarnation, first.seq, first.from_state, generation_before(first))
-    return _FollowingEntry(first.incarnation, first.seq, "", 0)
+    return _FollowingEntry(first.incarnation, first.seq, state="", generation=0)  # a RocketMQ group
 
 
-def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> frozenset[str] | None:
-    """Return a set that includes all members before `found`, or None if unknown."""
-    if not found:
+def _member_ids(entries: list[AnyHistoryEntry], view: GroupSnapshot | None) -> frozenset[str] | None:
+    """Return a set that includes all members before `entries`, or None if unknown."""
+    if not entries:
         return None if view is None else frozenset(member.member_id for member in view.members)
-    for place, entry in enumerate(found):
+    for index, entry in enumerate(entries):
         if not isinstance(entry, HistoryEntry):
             return None
         if entry.type is EntryType.TAKEN_OVER and entry.members is not None:
             return frozenset(entry.members)
         if entry.type is EntryType.PREPARING_REBALANCE and entry.waiting_for is not None:
-            before = [e for e in found[: place + 1] if isinstance(e, HistoryEntry)]
-            led_to = [e.member_id for e in before if e.cause == entry.cause and e.member_id]
-            return frozenset([*entry.waiting_for, *led_to])
+            # A member whose removal caused the rebalance is not awaited, but was a member before.
+            up_to_entry = [e for e in entries[: index + 1] if isinstance(e, HistoryEntry)]
+            causing = [e.member_id for e in up_to_entry if e.cause == entry.cause and e.member_id]
+            return frozenset([*entry.waiting_for, *causing])
     return None
 
 
 def _entries_before(
     entries: Iterable[AnyHistoryEntry],
-    follows: _FollowingEntry | None,
+    following: _FollowingEntry | None,
     member_ids: frozenset[str] | None = None,
 ) -> tuple[list[AnyHistoryEntry], set[tuple[str, int]]]:
-    """Return the entries before `follows`, and the (incarnation, seq) of entries that need not be read.
+    """Return the entries before `following`, and the (incarnation, seq) of those that need not be read.
 
-    These are the entries between the last rebalance and `follows`, if it assigned partitions only to
-    `member_ids`.
+    The entries between the end of the last rebalance and `following` need not be read if this rebalance
+    assigned partitions only to `member_ids`, the members at `following`: then no static member has returned
+    under another member id.
     """
     page: list[AnyHistoryEntry] = []
     for entry in entries:
         page.append(entry)
-        if follows is None:
+        if following is None:
             continue
-        if (entry.incarnation, entry.seq + 1) == follows[:2]:
-            break
-        if member_ids is not None and isinstance(entry, HistoryEntry) and _is_last_end(entry, follows):
-            holders = _holders(entry)
-            if holders is not None and holders <= member_ids:
-                return page, {(entry.incarnation, seq) for seq in range(entry.seq + 1, follows.seq)}
+        if entry.incarnation == following.incarnation and entry.seq + 1 == following.seq:
+            break  # no entry before `following` is left to read
+        if (
+            member_ids is not None
+            and isinstance(entry, HistoryEntry)
+            and _ends_rebalance_before(entry, following)
+        ):
+            assigned = _members_with_assignment(entry)
+            if assigned is not None and assigned <= member_ids:
+                return page, {(entry.incarnation, seq) for seq in range(entry.seq + 1, following.seq)}
     return page, set()
 
 
-def _is_last_end(entry: HistoryEntry, follows: _FollowingEntry) -> bool:
-    """Return True if `entry` ends the last rebalance before `follows`."""
-    is_earlier = entry.incarnation == follows.incarnation and entry.seq < follows.seq
-    # Each rebalance forms a generation.
-    is_as_found = (entry.to_state, entry.generation) == (follows.state, follows.generation)
-    return entry.type in _ENDS and is_earlier and is_as_found
+def _ends_rebalance_before(entry: HistoryEntry, following: _FollowingEntry) -> bool:
+    """Return True if `entry` ends the last rebalance before `following`."""
+    is_earlier = entry.incarnation == following.incarnation and entry.seq < following.seq
+    # Each rebalance forms a new generation, so no rebalance came between if the generation is the same.
+    is_unchanged = (entry.to_state, entry.generation) == (following.state, following.generation)
+    return entry.type in _REBALANCE_ENDS and is_earlier and is_unchanged
 
 
-def _holders(end: HistoryEntry) -> set[str] | None:
-    """Return the members with an assignment at the end of a rebalance, or None if unknown."""
+def _members_with_assignment(end: HistoryEntry) -> set[str] | None:
+    """Return the members to which a rebalance assigned partitions, or None if unknown. `end` is its end."""
     if end.type is EntryType.EMPTY:
         return set()
     return None if end.assignments is None else set(end.assignments)

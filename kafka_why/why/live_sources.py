@@ -1,4 +1,7 @@
-"""The sources of new entries of a group: the events topic, `__consumer_offsets`, or polls."""
+"""Sources of new entries of a group (the events topic, `__consumer_offsets`, or polls), and their printer.
+
+The sources implement `LiveSource`.
+"""
 
 import threading
 import time
@@ -24,7 +27,7 @@ from kafka_why.observed.polled import ClassicPoll, PolledGroup, RebalanceDetecto
 from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import TopicReader
-from kafka_why.why.history import History, HistoryUnavailable, LiveSource, entry_in, why_nothing
+from kafka_why.why.history import History, HistoryUnavailable, LiveSource, entry_in, no_history_text
 from kafka_why.why.model import Rebalance, RebalanceOutcome
 from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable, read_offsets_topic
 from kafka_why.why.polls import GroupPoller, polling_client
@@ -76,33 +79,37 @@ class LiveOffsetsTopic:
     ) -> None:
         with ExitStack() as stack:
             self._topic = stack.enter_context(OffsetsTopic(client_config))
-            self._part = self._topic.recent(group_id, since_ms, progress)
-            self.history = self._part.history
-            if self._part.group is None and not self.history.entries:
-                raise HistoryUnavailable(self._topic.why_nothing(group_id))
+            self._records = self._topic.read_recent(group_id, since_ms, progress)
+            self.history = self._records.history
+            if self._records.group is None and not self.history.entries:
+                raise HistoryUnavailable(self._topic.no_history_text(group_id))
             admin = stack.enter_context(closing(polling_client(client_config)))
             self._poller: GroupPoller | None = GroupPoller(admin, group_id)
-            self._part.entries = []
+            self._records.entries = []  # they are in `history`
             self._detector = RebalanceDetector()
             self._clock = BrokersClock()
             self._stack = stack.pop_all()
 
     def more(self) -> list[AnyHistoryEntry]:
-        poll, part, walk = None, self._part, self._part.walk
-        if self._poller is not None and (part.group is None or part.group.epochs is None):
+        poll, records, walk = None, self._records, self._records.walk
+        # A group with epochs is not polled.
+        if self._poller is not None and (records.group is None or records.group.epochs is None):
             try:
                 poll = self._poller.describe()
             except GroupAuthorizationFailedError:
                 log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
                 self._poller = None
-        requested_ms, passed = now_ms(), walk.next_offset
-        self._topic.read_new_records(part)
-        self._clock.read(walk.last_ms if walk.next_offset > passed else None, requested_ms, now_ms())
-        if isinstance(poll, ClassicPoll) and part.group is not None and part.group.classic is not None:
-            seen = self._detector.apply(poll.shifted(-self._clock.ahead_ms), part.group.classic.since_ms)
-            if seen is not None:
-                part.apply_poll(seen)
-        new, part.entries = part.entries, []
+        requested_ms, offset_before = now_ms(), walk.next_offset
+        self._topic.read_new_records(records)
+        has_new_records = walk.next_offset > offset_before
+        self._clock.apply_read(walk.last_ms if has_new_records else None, requested_ms, now_ms())
+        if isinstance(poll, ClassicPoll) and records.group is not None and records.group.classic is not None:
+            # Records have the brokers' time, so the poll's times are converted to it.
+            poll = poll.shifted(-self._clock.ahead_ms)
+            rebalance = self._detector.apply(poll, records.group.classic.since_ms)
+            if rebalance is not None:
+                records.apply_poll(rebalance)
+        new, records.entries = records.entries, []
         return [*new]
 
     def close(self) -> None:
@@ -112,25 +119,28 @@ class LiveOffsetsTopic:
 class BrokersClock:
     """An estimate of the difference between this machine's clock and the brokers' clocks.
 
-    A new record was appended between the previous read and the current one. `ahead_ms` is the difference
-    closest to 0 that agrees with the timestamps of all records.
+    A new record was appended after the previous read was requested and before the current one was answered.
+    So its timestamp bounds the difference. `ahead_ms` is the difference closest to 0 within all bounds.
     """
 
     def __init__(self) -> None:
-        self._before_ms: int | None = None
-        self._least_ms, self._most_ms = -_FOREVER_MS, _FOREVER_MS
+        self._last_requested_ms: int | None = None  # of the previous read
+        self._min_ahead_ms, self._max_ahead_ms = -_FOREVER_MS, _FOREVER_MS
 
     @property
     def ahead_ms(self) -> int:
-        """The time by which this machine's clock is ahead, negative if it is behind."""
-        return min(max(0, self._least_ms), self._most_ms)
+        """The time by which this machine's clock is ahead of the brokers', negative if it is behind."""
+        return min(max(0, self._min_ahead_ms), self._max_ahead_ms)
 
-    def read(self, appended_ms: int | None, requested_ms: int, answered_ms: int) -> None:
-        """Apply the timestamp of the newest record in a read, or None if the read had no new record."""
-        if appended_ms is not None and self._before_ms is not None:
-            self._least_ms = max(self._least_ms, self._before_ms - appended_ms)
-            self._most_ms = min(self._most_ms, answered_ms - appended_ms)
-        self._before_ms = requested_ms
+    def apply_read(self, appended_ms: int | None, requested_ms: int, answered_ms: int) -> None:
+        """Apply a read. `appended_ms` is the newest record's timestamp, or None if no record was new.
+
+        `requested_ms` and `answered_ms` are this machine's times before and after the read.
+        """
+        if appended_ms is not None and self._last_requested_ms is not None:
+            self._min_ahead_ms = max(self._min_ahead_ms, self._last_requested_ms - appended_ms)
+            self._max_ahead_ms = min(self._max_ahead_ms, answered_ms - appended_ms)
+        self._last_requested_ms = requested_ms
 
 
 class Polling:
@@ -141,7 +151,7 @@ class Polling:
     """
 
     interval_s = 1.0
-    history: History
+    history: History  # the entries of the first poll
 
     def __init__(self, client_config: ClientConfig, group_id: str) -> None:
         self._group_id = group_id
@@ -149,9 +159,9 @@ class Polling:
         self._poller = GroupPoller(self._admin, group_id)
         self._polled = PolledGroup(group_id)
         self._since_ms = now_ms()
-        self._state: str | None = None
+        self._state: str | None = None  # at the last poll; None if the group did not exist
         try:
-            self._poll()
+            entries = self.more()
         except GroupAuthorizationFailedError as error:
             self.close()
             raise HistoryUnavailable(
@@ -161,29 +171,23 @@ class Polling:
             ) from error
         if self._state is None:
             self.close()
-            groups = {row.group for row in list_broker_groups(client_config)} - {group_id}
-            raise HistoryUnavailable(why_nothing(group_id, groups))
-        self.history = History(self._drain_entries(), frozenset(), from_start=False, records_read=0)
+            other_groups = {row.group for row in list_broker_groups(client_config)} - {group_id}
+            raise HistoryUnavailable(no_history_text(group_id, other_groups))
+        self.history = History(entries, unread=frozenset(), from_start=False, records_read=0)
 
     @property
     def notes(self) -> list[str]:
-        """A note with the number of polls and what polls do not show."""
+        """A list of one note: the number of polls, and what polls do not show."""
         polls, since = count(self._polled.polls, "poll"), Clock().time(self._since_ms)
         return [f"from {polls} since {since}. {NOT_SEEN_BY_POLLS}"]
 
     def more(self) -> list[AnyHistoryEntry]:
-        self._poll()
-        return self._drain_entries()
-
-    def _drain_entries(self) -> list[AnyHistoryEntry]:
-        new, self._polled.entries = self._polled.entries, []
-        return [*new]
-
-    def _poll(self) -> None:
         poll = self._poller.describe()
         committed = {} if poll is None else self._poller.committed()
         self._state = None if poll is None else poll.state
         self._polled.apply(poll, committed, now_ms())
+        new, self._polled.entries = self._polled.entries, []
+        return [*new]
 
     def why_empty(self) -> str:
         """Return the reason why there is no entry yet."""
@@ -194,7 +198,7 @@ class Polling:
 
 
 POLLING_S = 10
-"""The time in seconds for which a group is polled if it is not followed."""
+"""The time in seconds for which a group is polled without `--follow`."""
 
 
 def read_with_live_source(
@@ -209,11 +213,11 @@ def read_with_live_source(
 ) -> tuple[History, LiveSource | None]:
     """Return the history of a group and, if `follows`, the source of its new entries.
 
-    If `polls` is True, the group is polled. If it is None, the group is polled only if `__consumer_offsets`
-    is not readable. `notify` is called with a message before a long wait. Raises KafkaError, and
-    HistoryUnavailable with the name of the missing right.
+    If `polls` is True, the group is polled. If it is False, only `__consumer_offsets` is read. If it is None,
+    the group is polled only if `__consumer_offsets` is not readable. `notify` is called with a message before
+    a long wait. Raises KafkaError, and HistoryUnavailable with the name of the missing right.
     """
-    reasons: list[str] = []
+    reasons: list[str] = []  # why `__consumer_offsets` is not readable, if it was tried
     if not polls:
         try:
             if not follows:
@@ -235,7 +239,10 @@ def read_with_live_source(
 
 
 def _poll_for_a_while(polling: Polling, reasons: list[str]) -> None:
-    """Poll for POLLING_S seconds. Raises HistoryUnavailable if no poll saw a change."""
+    """Poll for POLLING_S seconds, and add the new entries to the history.
+
+    Raises HistoryUnavailable, with `reasons` first, if no poll saw a change.
+    """
     end_s = time.monotonic() + POLLING_S
     entries = polling.history.entries
     with closing(polling):
@@ -246,30 +253,27 @@ def _poll_for_a_while(polling: Polling, reasons: list[str]) -> None:
             raise HistoryUnavailable("; ".join([*reasons, polling.why_empty()]))
 
 
-# Follows a group: shows each new entry as a line, and each rebalance after it has ended.
-
-
 def entry_line(event: AnyHistoryEntry) -> str:
     """Return one history entry as a line of text."""
     if isinstance(event, RocketMqHistoryEntry):
         client = f" [{event.client_id}]" if event.client_id else ""
-        return f"{clock(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
+        return f"{time_of_day(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
     change = f" ({event.from_state} -> {event.to_state})" if event.from_state != event.to_state else ""
     member = f" [{event.member_id}]" if event.member_id else ""
     generation = "epoch" if event.group_type in BY_EPOCHS else "generation"
     return (
-        f"{clock(event.at_ms)}  {event.group_id}  {generation} {event.generation}  "
+        f"{time_of_day(event.at_ms)}  {event.group_id}  {generation} {event.generation}  "
         f"{event.type}{change}{member}: {event.reason}"
     )
 
 
-def clock(at_ms: float) -> str:
+def time_of_day(at_ms: float) -> str:
     """Return the local time of day, to the millisecond."""
-    whole_s, ms = divmod(int(at_ms), 1000)
-    return f"{time.strftime('%H:%M:%S', time.localtime(whole_s))}.{ms:03}"
+    at_s, ms = divmod(int(at_ms), 1000)
+    return f"{time.strftime('%H:%M:%S', time.localtime(at_s))}.{ms:03}"
 
 
-_ENTRIES_MAX = 20_000
+_ENTRIES_MAX = 20_000  # in memory, for the next analysis
 _RETRY_S = 1.0
 
 
@@ -295,8 +299,9 @@ class Follower:
         self._entries = [e for e in history.entries if self._reader.is_new(e) and isinstance(e, HistoryEntry)]
         self._unread = history.unread
         ended = _ended_rebalances(self._analysis()) if self._entries else []
-        self._shown = len(ended)
-        self._dropped = -sum((r.ended_ms or r.began_ms) < (since_ms or 0) for r in ended)
+        self._shown = len(ended)  # number of the rebalances in `_entries` that were printed
+        # The number of the rebalance before the first one in `_entries`; negative if the report omitted some.
+        self._number_before = -sum((r.ended_ms or r.began_ms) < (since_ms or 0) for r in ended)
 
     def run(self, stop: threading.Event) -> None:
         """Show new entries until `stop` is set. Retry while the brokers cannot be reached."""
@@ -323,12 +328,13 @@ class Follower:
         self._entries += kafka_entries
         if kafka_entries:
             self._show_rebalances(self._analysis())
-            self._forget()
+            self._drop_old_entries()
 
     def _show_rebalances(self, analysis: HistoryAnalysis) -> None:
+        """Show the rebalances that have ended since the last call."""
         ended = _ended_rebalances(analysis)
-        for place, rebalance in enumerate(ended[self._shown :], self._shown + 1):
-            numbered = structs.replace(rebalance, number=self._dropped + place)
+        for number, rebalance in enumerate(ended[self._shown :], self._number_before + self._shown + 1):
+            numbered = structs.replace(rebalance, number=number)
             if self._show_json is None:
                 text = rebalance_text(numbered, now_ms(), Clock(), analysis.names)
                 self._show(visible_text(["", text, ""]))
@@ -336,11 +342,13 @@ class Follower:
                 self._show_json({"rebalance": numbered})
         self._shown = len(ended)
 
-    def _forget(self) -> None:
+    def _drop_old_entries(self) -> None:
+        """Bound the memory and the time of an analysis, however long the group is followed."""
         if len(self._entries) > _ENTRIES_MAX:
             del self._entries[: _ENTRIES_MAX // 2]
-            still = len(_ended_rebalances(self._analysis()))
-            self._dropped, self._shown = self._dropped + self._shown - still, still
+            remaining = len(_ended_rebalances(self._analysis()))
+            self._number_before += self._shown - remaining
+            self._shown = remaining
 
     def _analysis(self) -> HistoryAnalysis:
         return analyze(self._entries, unread=self._unread, from_start=False)

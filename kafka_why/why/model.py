@@ -1,4 +1,8 @@
-"""The data of a report on rebalances. Times are milliseconds since the epoch, durations milliseconds.
+"""The data of a report on a group's rebalances. Times are milliseconds since 1970, durations milliseconds.
+
+The data is derived from the group's history: entries about its changes, from a coordinator of this project.
+An observed group is one of the cluster's own coordinator; its entries are inferred from `__consumer_offsets`,
+brokers' logs or polls. A group "with epochs" is a consumer, share or streams group.
 
 None means that the history does not have the value: retention may have deleted its beginning, entries may be
 missing, and only assignments of Kafka's consumer can be decoded.
@@ -8,9 +12,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from kafka_why.contract.kafka.history import TaskState
+
 
 class CauseKind(StrEnum):
-    """The kinds of causes with which a rebalance can begin."""
+    """The kinds of causes of a rebalance."""
 
     MEMBER_JOINED = "member joined"
     MEMBER_LEFT = "member left"
@@ -40,7 +46,7 @@ class CauseKind(StrEnum):
 
 
 class RebalanceOutcome(StrEnum):
-    """The end of a rebalance."""
+    """The way a rebalance ended, or that it has not ended."""
 
     STABLE = "Stable"
     EMPTY = "Empty"
@@ -74,7 +80,7 @@ class Joined(Struct, frozen=True, gc=False):
 
 
 class Removed(Struct, frozen=True, gc=False):
-    """A member that was removed, or a member id that never joined."""
+    """A member that was removed, or a member id that a client received but never joined with."""
 
     member_id: str
     after_ms: int  # since the rebalance began
@@ -86,8 +92,8 @@ class MemberMoves(Struct, frozen=True, gc=False):
     """The partitions that one member gained and lost, by topic."""
 
     member_id: str
-    before: int  # number of partitions, as `after`
-    after: int
+    before: int  # number of partitions before the rebalance
+    after: int  # number of partitions after it
     gained: dict[str, list[int]]
     lost: dict[str, list[int]]
 
@@ -96,8 +102,9 @@ class Moves(Struct, frozen=True, kw_only=True):
     """The numbers of partitions that changed owners in a rebalance, and each member's changes."""
 
     partitions: int  # assigned after the rebalance
-    moved: int  # defined in `kafka_why.why.moves`
-    # Defined in `kafka_why.why.moves`; None with epochs, because the history lacks subscriptions.
+    moved: int  # their last owner was another member; defined in `kafka_why.why.moves`
+    # Moves that an even split did not need, also defined there. None for a group with epochs, because its
+    # history lacks subscriptions.
     needless: int | None
     fresh: int  # had no owner before
     released: int  # have no owner afterwards
@@ -118,12 +125,12 @@ class EpochChange(Struct, frozen=True, kw_only=True):
     epoch: int
     after_ms: int
     cause: Cause
-    # When a target assignment of this or a later epoch was computed; None if not yet.
+    # When the first target assignment of this or a later epoch was computed; None if there is none yet.
     target_after_ms: int | None
     assignor_name: str | None
     changed_targets: int | None  # number of members whose target this assignment changed
-    # In a share group, time from the last target assignment to this change; a new one waits for the
-    # assignment interval.
+    # In a share group, time from the last target assignment to this change. The next target assignment is
+    # computed when the assignment interval has passed.
     last_target_before_ms: int | None = None
     # Standby tasks of a streams group with too few copies, by subtopology.
     missing_standbys: dict[str, list[int]] = {}
@@ -132,7 +139,7 @@ class EpochChange(Struct, frozen=True, kw_only=True):
 class TaskMoves(Struct, frozen=True, kw_only=True):
     """The tasks of a streams group that a rebalance gave to other members.
 
-    Active tasks are by subtopology.
+    `promoted` and `without_copy` have active tasks: their numbers by subtopology.
     """
 
     # The new member's process had the task before, mostly as a standby, so its state is there.
@@ -141,17 +148,31 @@ class TaskMoves(Struct, frozen=True, kw_only=True):
     without_copy: dict[str, list[int]]
     standby: int  # number of standby tasks after the rebalance
     new_standby: int  # of these, in processes that did not have the task before
+    # By task (`0_3`), how much of its state the new member's process had when the target gave it the task.
+    # None if the history does not have it. Tasks without state are left out.
+    states: dict[str, TaskState] | None = None
+
+
+class NotCreated(Struct, frozen=True, kw_only=True):
+    """A failure to create missing internal topics of a streams group, tried with a member's rights."""
+
+    after_ms: int  # since the rebalance began
+    member_id: str
+    principal: str | None
+    topics: list[str]
+    reason: str
 
 
 class StreamsNow(Struct, frozen=True, kw_only=True):
     """The reasons why members of a streams group have no tasks, and why the application may end."""
 
     not_ready: str | None = None  # why the topology is not valid
-    not_ready_since_ms: int = 0  # since when
+    not_ready_since_ms: int = 0  # since when the topology is not valid
     shutdown_requested_by: str | None = None
     shutdown_at_ms: int = 0
-    # Until this time, which may be over, the first target waits for more members.
+    # The first target waits for more members until this time, which may be in the past.
     delayed_until_ms: int | None = None
+    not_created: NotCreated | None = None  # the latest, since `not_ready_since_ms`
 
 
 class AwaitedPartitions(Struct, frozen=True):
@@ -169,7 +190,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     # Longest time that the client took; None if it was not asked, or has not given up all.
     revoking_ms: int | None
     waited_for: list[AwaitedPartitions]  # that other members had to give up first
-    waiting_ms: int | None  # until the member had all of them; None if it still waits
+    waiting_ms: int | None  # until the member had all of them; None if it still waits, or did not wait
     # From the beginning of the rebalance until the member reached its target; None if it has not.
     settled_after_ms: int | None
     # From the coordinator's request until the member is removed if it does not give up partitions.
@@ -206,28 +227,29 @@ class ClientRole(StrEnum):
 
 
 class ClientMetrics(Struct, frozen=True, kw_only=True, gc=False):
-    """The metrics that a member's client pushed (KIP-714), relative to a moment, in whole seconds.
+    """The metrics that a member's client pushed (KIP-714), with times relative to a moment of a rebalance.
 
     The moment is when the member left, expired or was removed or, for an awaited member, when the rebalance
-    began.
+    began. Times are in ms, but clients report the age of their last poll in whole seconds.
     """
 
-    about: ClientRole
+    about: ClientRole  # the member's role in the rebalance
     member_id: str
     said_before_ms: int  # time from the push to the moment; negative if the push is later
-    last_poll_before_ms: int | None
-    last_heartbeat_before_ms: int | None
+    last_poll_before_ms: int | None  # time from the last poll to the moment; None if unknown
+    last_heartbeat_before_ms: int | None  # time from the last heartbeat to the moment; None if unknown
     # Share of its time that the application spent in poll(); librdkafka reports nothing else.
     poll_idle_ratio: float | None
     max_poll_interval_ms: int | None  # with which the member joined; None if unknown
-    # The poll was the client's last one before the moment; else it may have polled since the push.
+    # True if `last_poll_before_ms` is about the last poll before the moment. False if the client may have
+    # polled again between the push and the moment.
     is_certain: bool
 
 
 class ShareStateRequest(Struct, frozen=True, kw_only=True):
     """An unfinished request to the share coordinator, to initialize partitions or to delete their state."""
 
-    task: str | None  # None in an observed group
+    task: str | None  # id of the task for the share coordinator; None in an observed group
     is_deletion: bool
     since_ms: int  # when it was sent
     partitions: dict[str, list[int]]  # by topic
@@ -255,7 +277,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     number: int
-    incarnation: str
+    incarnation: str  # id of the group's life, from its creation to its deletion
     began_ms: int
     ended_ms: int | None
     outcome: RebalanceOutcome
@@ -269,9 +291,9 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # The entry that began the rebalance is missing, and `began_ms` is the first known time.
     beginning_lost: bool
     deadline_ms: int | None
-    extensions: int
-    # Members that had to join (again); with `began_within_ms` inferred: members of the previous generation
-    # that were there at the last poll, but not in the new generation.
+    extensions: int  # how often the time for members to join was extended
+    # Members that had to join (again). If `began_within_ms` is set, they are inferred: the last poll saw
+    # these members of the previous generation, and they are not in the new generation.
     waited_for: list[str]
     last: str | None  # the last of these to join or to be removed; with epochs, the last to reach its target
     joined: list[Joined]
@@ -300,6 +322,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # member.
     returned: Joined | None = None
     tasks: TaskMoves | None = None  # where the state of active tasks was
+    not_created: list[NotCreated] = []  # different failures to create internal topics, in order
 
     @property
     def is_begin_unknown(self) -> bool:
@@ -308,8 +331,13 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_longer_than_known(self) -> bool:
         """True if the rebalance may have begun before `began_ms`, or if its end is unknown."""
-        is_end_unknown = self.outcome is RebalanceOutcome.UNKNOWN
-        return self.is_begin_unknown or is_end_unknown or bool(self.began_within_ms)
+        return self.is_begin_unknown or self.outcome is RebalanceOutcome.UNKNOWN or bool(self.began_within_ms)
+
+    def end_ms(self, now_ms: int) -> int:
+        """Return the time of its end: `now_ms` while it is under way, or its beginning if the end is lost."""
+        if self.ended_ms is not None:
+            return self.ended_ms
+        return max(now_ms, self.began_ms) if self.outcome is RebalanceOutcome.UNDER_WAY else self.began_ms
 
     @property
     def has_epochs(self) -> bool:

@@ -15,7 +15,7 @@ sum of a(m) - sum of min(a(m), q) - min(r, number of m with a(m) > q)     with q
 Here a(m) is how many of the P partitions the stayer m owned last. Each stayer may keep q partitions, and r
 stayers may keep one more. Moves from stayers beyond this minimum are *needless*: another assignment, at least
 as even, would have avoided them. If members subscribe to different topics, there is no formula. The minimum
-is then the number of partitions that `sticky` moves from the stayers, because `sticky` finds the minimum.
+is then the number of partitions that StickyAssignor moves from the stayers, because it finds the minimum.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -35,48 +35,53 @@ from kafka_why.contract.protocols.subscriptions import (
     decode_assignment,
     encode_sticky_user_data,
 )
+from kafka_why.grouping import grouped
 from kafka_why.sticky.assignor import StickyAssignor
 from kafka_why.why.model import Idle, MemberMoves, Moves
 
 Partitions: TypeAlias = frozenset[TopicPartition]
 Holdings: TypeAlias = Mapping[MemberId, Partitions]
+"""The partitions of each member."""
 Numbers: TypeAlias = Mapping[MemberId, int]
+"""The number of partitions of each member."""
 
 
 def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
-    """Return an assignment, or None if it is not one of Kafka's consumer."""
+    """Return an assignment, or None if it is not in the format of Kafka's consumer."""
     try:
-        return {member_id: _decoded(data) for member_id, data in assignments.items()}
+        return {member_id: _decode(data) for member_id, data in assignments.items()}
     except ProtocolError:
         return None
 
 
-def _decoded(data: bytes) -> Partitions:
+def _decode(data: bytes) -> Partitions:
     return frozenset(decode_assignment(data).partitions if data else ())
 
 
 class AssignmentDecoder:
     """A decoder of leaders' assignments, in the order of the history.
 
-    A member's bytes that are also in the previous assignment are not decoded again. Only the partitions of
-    the last assignment stay in memory, and the numbers of partitions of all.
+    A member's bytes that are also in the previous assignment are not decoded again. Only the last assignment
+    stays in memory, but the numbers of partitions of all assignments do.
     """
 
     def __init__(self) -> None:
-        self._last: dict[bytes, Partitions] = {}
-        self._numbers: dict[tuple[str, int], Numbers | None] = {}
+        self._last: dict[bytes, Partitions] = {}  # the decoded bytes of the last assignment
+        self._numbers: dict[tuple[str, int], Numbers | None] = {}  # by incarnation and seq of the entry
 
     def holdings(self, entry: HistoryEntry) -> Holdings | None:
-        """Return the assignment in an entry, or None if it has none of Kafka's consumer."""
+        """Return the assignment in an entry, or None if it has none in the format of Kafka's consumer."""
         if entry.assignments is None:
             return None
+        holdings: Holdings | None
         try:
-            found = self._read(entry.assignments)
+            holdings = self._decode_all(entry.assignments)
         except ProtocolError:
-            found = None
-        numbers = None if found is None else {member_id: len(held) for member_id, held in found.items()}
-        self._numbers[entry.incarnation, entry.seq] = numbers
-        return found
+            holdings = None
+        self._numbers[entry.incarnation, entry.seq] = (
+            None if holdings is None else {member_id: len(held) for member_id, held in holdings.items()}
+        )
+        return holdings
 
     def numbers(self, entry: HistoryEntry) -> Numbers | None:
         """Return each member's number of partitions in an entry, or None if `holdings` returns None."""
@@ -85,31 +90,31 @@ class AssignmentDecoder:
             self.holdings(entry)
         return self._numbers.get(key)
 
-    def _read(self, assignments: Mapping[MemberId, bytes]) -> Holdings:
-        before, self._last = self._last, {}
-        found: dict[MemberId, Partitions] = {}
+    def _decode_all(self, assignments: Mapping[MemberId, bytes]) -> Holdings:
+        previous, self._last = self._last, {}
+        holdings: dict[MemberId, Partitions] = {}
         for member_id, data in assignments.items():
-            held = self._last.get(data)
+            held = self._last.get(data)  # an empty set is a result, too
             if held is None:
-                held = before.get(data)
+                held = previous.get(data)
             if held is None:
-                held = _decoded(data)
-            self._last[data] = found[member_id] = held
-        return found
+                held = _decode(data)
+            self._last[data] = holdings[member_id] = held
+        return holdings
 
 
 Subscriptions: TypeAlias = Mapping[MemberId, Collection[str]]
+"""The topics of each member."""
 _NOTHING: Final[Partitions] = frozenset()
 
 
 def owners(holdings: Holdings) -> dict[TopicPartition, MemberId]:
-    """Return each partition's owner."""
-    found: dict[TopicPartition, MemberId] = {}
+    """Return each partition's owner. If a faulty leader assigned several owners, return the first one."""
+    owner_of: dict[TopicPartition, MemberId] = {}
     for member_id, partitions in holdings.items():
         for partition in partitions:
-            # A faulty leader may assign several owners.
-            found.setdefault(partition, member_id)
-    return found
+            owner_of.setdefault(partition, member_id)
+    return owner_of
 
 
 def compare(
@@ -123,25 +128,26 @@ def compare(
     `released` maps partitions without an owner in `before` to their last owners. `subscriptions` has each
     member's topics, or is None if all members subscribe to the same topics.
     """
-    changed = _changed(before, after)
-    held = owners({member_id: before[member_id] for member_id in before if member_id in changed})
-    now = owners({member_id: after[member_id] for member_id in after if member_id in changed})
-    last = {**(released or {}), **held}
-    kept = {member_id: len(partitions) for member_id, partitions in after.items() if member_id not in changed}
-    moved = [p for p, owner in now.items() if p in last and owner != last[p]]
+    # Members whose partitions have not changed move nothing, so only their numbers of partitions count.
+    changed = _changed_members(before, after)
+    unchanged = {member_id: len(held) for member_id, held in after.items() if member_id not in changed}
+    owner_before = owners({member_id: before[member_id] for member_id in before if member_id in changed})
+    owner_now = owners({member_id: after[member_id] for member_id in after if member_id in changed})
+    last_owner = {**(released or {}), **owner_before}
+    moved = [p for p, owner in owner_now.items() if p in last_owner and owner != last_owner[p]]
     return Moves(
-        partitions=len(now) + sum(kept.values()),
+        partitions=len(owner_now) + sum(unchanged.values()),
         moved=len(moved),
         needless=(
-            needless(last, now, after.keys(), kept)
+            needless(last_owner, owner_now, after.keys(), unchanged)
             if subscriptions is None
             else needless_with_subscriptions(
                 {**(released or {}), **owners(before)}, owners(after), subscriptions
             )
         ),
-        fresh=len(now.keys() - last.keys()),
-        released=len(held.keys() - now.keys()),
-        members=_members(before, after),
+        fresh=len(owner_now.keys() - last_owner.keys()),
+        released=len(owner_before.keys() - owner_now.keys()),
+        members=_moves_by_member(before, after),
     )
 
 
@@ -152,22 +158,22 @@ def compare_shared(before: Holdings, after: Holdings) -> Moves:
     minimum is defined.
     """
     held_before, held_after = _NOTHING.union(*before.values()), _NOTHING.union(*after.values())
-    new = {p for m, partitions in after.items() for p in partitions - before.get(m, _NOTHING)}
+    with_new_member = {p for m, partitions in after.items() for p in partitions - before.get(m, _NOTHING)}
     return Moves(
         partitions=len(held_after),
-        moved=len(held_before & new),
+        moved=len(held_before & with_new_member),
         needless=None,
         fresh=len(held_after - held_before),
         released=len(held_before - held_after),
-        members=_members(before, after),
+        members=_moves_by_member(before, after),
     )
 
 
-def _changed(before: Holdings, after: Holdings) -> Collection[MemberId]:
-    """Return the members whose partitions have changed, or all if a partition has two owners."""
+def _changed_members(before: Holdings, after: Holdings) -> Collection[MemberId]:
+    """Return the members whose partitions have changed, or all members if a partition has two owners."""
     members = dict.fromkeys([*before, *after])
     if not (_has_single_owners(before) and _has_single_owners(after)):
-        # The order of the members matters.
+        # `owners` takes the first member that has the partition, so it needs all members in their order.
         return members.keys()
     return {m for m in members if m not in before or m not in after or before[m] != after[m]}
 
@@ -185,22 +191,23 @@ def needless(
     """Return by how much the moves from stayers exceed the number that an even split needs.
 
     `last` and `now` map partitions to their last and current owners. `members` are the current members.
-    `kept` has the numbers of partitions of members without a change, whose partitions are not in `last` and
-    `now`.
+    Members whose partitions did not change may be left out of `last` and `now`. Then `kept` has their numbers
+    of partitions. The computation is the formula in the module's docstring.
     """
     if not members:
         return 0
-    owned = {**dict.fromkeys(members, 0), **kept}
-    given_up = 0
+    owned_last = {**dict.fromkeys(members, 0), **kept}  # a(m) of the formula
+    given_up = 0  # number of partitions that stayers gave up
     for partition, owner in now.items():
         stayer = last.get(partition)
-        if stayer in owned:
-            owned[stayer] += 1
+        if stayer in owned_last:
+            owned_last[stayer] += 1
             given_up += owner != stayer
-    fair, one_more = divmod(len(now) + sum(kept.values()), len(members))
-    over = sum(count > fair for count in owned.values())
-    can_stay = sum(min(count, fair) for count in owned.values()) + min(one_more, over)
-    return max(0, given_up - (sum(owned.values()) - can_stay))
+    fair, remainder = divmod(len(now) + sum(kept.values()), len(members))  # q and r of the formula
+    above_fair = sum(count > fair for count in owned_last.values())
+    can_stay = sum(min(count, fair) for count in owned_last.values()) + min(remainder, above_fair)
+    necessary = sum(owned_last.values()) - can_stay
+    return max(0, given_up - necessary)
 
 
 def needless_with_subscriptions(
@@ -210,23 +217,25 @@ def needless_with_subscriptions(
 ) -> int:
     """Return the number of needless moves if members subscribe to different topics.
 
-    `last` and `now` are as in `needless`. `subscriptions` has the current members.
+    `last` and `now` are as in `needless`. `subscriptions` has the topics of each current member.
     """
     counts: dict[str, int] = {}
-    for topic, number in [*last, *now]:
+    for topic, number in [*last, *now]:  # the other partitions of the topics are unknown
         counts[topic] = max(counts.get(topic, 0), number + 1)
-    held: dict[MemberId, list[TopicPartition]] = {}
-    for partition, owner in last.items():
-        held.setdefault(owner, []).append(partition)
-    claiming = {
+    owned_last = grouped((owner, partition) for partition, owner in last.items())
+    # The assignor leaves as many partitions as it can with the members that claim to own them.
+    with_claims = {
         member_id: MemberSubscription(
-            Subscription(tuple(topics), encode_sticky_user_data(Claim(tuple(held.get(member_id, ())), 1)))
+            Subscription(
+                tuple(topics),
+                encode_sticky_user_data(Claim(tuple(owned_last.get(member_id, ())), generation_id=1)),
+            )
         )
         for member_id, topics in subscriptions.items()
     }
-    even = {p: member_id for member_id, ps in StickyAssignor().assign(counts, claiming).items() for p in ps}
-    fewest = _given_up(last, even, subscriptions)
-    return max(0, _given_up(last, now, subscriptions) - fewest)
+    assignment = StickyAssignor().assign(counts, with_claims)
+    even = {p: member_id for member_id, partitions in assignment.items() for p in partitions}
+    return max(0, _given_up(last, now, subscriptions) - _given_up(last, even, subscriptions))
 
 
 def _given_up(
@@ -234,14 +243,17 @@ def _given_up(
     now: Mapping[TopicPartition, MemberId],
     subscriptions: Subscriptions,
 ) -> int:
-    """Return how many partitions move away from stayers that still subscribe to the topic."""
+    """Return how many assigned partitions move away from stayers that still subscribe to the topic.
+
+    `last` and `now` map partitions to their last and current owners.
+    """
     return sum(
         partition.topic in subscriptions.get(owner, ()) and now.get(partition, owner) != owner
         for partition, owner in last.items()
     )
 
 
-def _members(before: Holdings, after: Holdings) -> list[MemberMoves]:
+def _moves_by_member(before: Holdings, after: Holdings) -> list[MemberMoves]:
     return [
         _member_moves(member_id, before.get(member_id, _NOTHING), after.get(member_id, _NOTHING))
         for member_id in dict.fromkeys([*before, *after])
@@ -249,6 +261,7 @@ def _members(before: Holdings, after: Holdings) -> list[MemberMoves]:
 
 
 def _member_moves(member_id: MemberId, before: Partitions, after: Partitions) -> MemberMoves:
+    # True for most members, because AssignmentDecoder reuses the set if the bytes are unchanged.
     if before is after:
         return MemberMoves(member_id, len(before), len(after), {}, {})
     gained, lost = by_topic(after - before), by_topic(before - after)
@@ -257,7 +270,8 @@ def _member_moves(member_id: MemberId, before: Partitions, after: Partitions) ->
 
 COOPERATIVE = "cooperative-sticky"
 
-_JOINS = (EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
+# Entries at which a member of an eager protocol loses all its partitions.
+_EAGER_STOPS = (EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REMOVED)
 
 
 def idle(
@@ -282,66 +296,71 @@ def idle(
     stopped earlier; the history does not show when.
     """
     began_ms, ended_ms = span_ms
-    cooperative = protocol_name == COOPERATIVE
-    stops = (EntryType.MEMBER_REMOVED,) if cooperative else (*_JOINS, EntryType.MEMBER_REMOVED)
+    is_cooperative = protocol_name == COOPERATIVE
+    stops = (EntryType.MEMBER_REMOVED,) if is_cooperative else _EAGER_STOPS
     stopped_ms: dict[MemberId, int] = {}
     for event in entries:
         if event.type in stops and event.member_id is not None:
             stopped_ms.setdefault(event.member_id, event.at_ms)
-    if not settled and not cooperative:
+    if not settled and not is_cooperative:
         stopped_ms = dict.fromkeys(held, began_ms)
-    times = [(len(released), ended_ms - began_ms)]
-    seen = set(released)
+    # Numbers of partitions, each with the time for which they were idle.
+    idle_times = [(len(released), ended_ms - began_ms)]
+    counted = set(released)
     for member_id in reversed([m for m in held if m in stopped_ms]):
         # If a faulty leader assigned a partition to several owners, the last one counts.
-        times.append((len(held[member_id] - seen), ended_ms - stopped_ms[member_id]))
-        seen |= held[member_id]
-    times = [(number, ms) for number, ms in times if number and ms > 0]
+        idle_times.append((len(held[member_id] - counted), ended_ms - stopped_ms[member_id]))
+        counted |= held[member_id]
+    idle_times = [(number, ms) for number, ms in idle_times if number and ms > 0]
     return Idle(
-        sum(number for number, _ in times),
-        sum(number * ms for number, ms in times),
-        max((ms for _, ms in times), default=0),
+        partitions=sum(number for number, _ in idle_times),
+        partition_ms=sum(number * ms for number, ms in idle_times),
+        longest_ms=max((ms for _, ms in idle_times), default=0),
     )
 
 
 @dataclass(slots=True)
 class KnownState:
-    """The state of a group between two segments of its history."""
+    """The state of a group between two rebalances, as the history shows it."""
 
     holdings: Holdings | None = field(default_factory=dict)  # None if unknown
     # Last owners of partitions that the last rebalance revoked and did not assign.
     released: dict[TopicPartition, MemberId] = field(default_factory=dict)
     settled: bool = True  # the last rebalance was completed
-    _instances: dict[str, MemberId] = field(default_factory=dict)
+    _member_by_instance: dict[str, MemberId] = field(default_factory=dict)  # static members
 
     def lose_track(self) -> None:
         """Forget the assignment. It may have changed, because entries are missing."""
         self.holdings, self.released = None, {}
 
     def follow_static_members(self, entries: Iterable[HistoryEntry]) -> dict[MemberId, MemberId]:
-        """Replace the ids of static members that returned. Return the new ids by the old ones."""
+        """Replace the ids of static members that came back. Return the new ids by the old ones."""
         renamed: dict[MemberId, MemberId] = {}
         for event in entries:
-            if event.group_instance_id is None or event.member_id is None:
+            member_id, instance_id = event.member_id, event.group_instance_id
+            if instance_id is None or member_id is None:
                 continue
             if event.type is EntryType.MEMBER_REPLACED:
-                old = event.replaced_member_id or self._instances.get(event.group_instance_id)
-                if old is not None:
-                    renamed = {was: event.member_id if now == old else now for was, now in renamed.items()}
-                    renamed[old] = event.member_id
-            self._instances[event.group_instance_id] = event.member_id
+                replaced_id = event.replaced_member_id or self._member_by_instance.get(instance_id)
+                if replaced_id is not None:
+                    # The oldest id of a member that came back several times maps to its newest id.
+                    renamed = {
+                        old_id: member_id if new_id == replaced_id else new_id
+                        for old_id, new_id in renamed.items()
+                    }
+                    renamed[replaced_id] = member_id
+            self._member_by_instance[instance_id] = member_id
         if self.holdings is not None and renamed:
             self.holdings = {renamed.get(m, m): held for m, held in self.holdings.items()}
         self.released = {p: renamed.get(m, m) for p, m in self.released.items()}
         return renamed
 
     def set_holdings(self, holdings: Holdings | None) -> None:
-        """Set the new assignment, and find the partitions that it released."""
+        """Set the new assignment, and find the `released` partitions: those that it does not assign."""
+        self.released = {}
         if self.holdings is not None and holdings is not None:
-            now: frozenset[TopicPartition] = frozenset().union(*holdings.values())
-            before = self.holdings.items()
-            left = {m: had - now for m, had in before if holdings.get(m) is not had}
-            self.released = owners(left)
-        else:
-            self.released = {}
+            assigned = _NOTHING.union(*holdings.values())
+            # Unchanged members, which are most, released nothing.
+            changed = {m: held for m, held in self.holdings.items() if holdings.get(m) != held}
+            self.released = owners({m: held - assigned for m, held in changed.items()})
         self.holdings = holdings

@@ -2,7 +2,8 @@
 
 The cluster's own coordinator stores a group's generations, members, assignments and offsets in this topic.
 The newest segment of a partition is never compacted, so it has all records. Older segments may have only the
-last record of each key. `kafka_why.observed` derives the history from the records, as for `observe`.
+last record of each key. `kafka_why.observed` derives the history from the records, as the command `observe`
+does.
 """
 
 from struct import pack
@@ -18,7 +19,7 @@ from kafka_why.contract.kafka.snapshot import counted
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
-from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets, redpandas_partition
+from kafka_why.observed.consumer_offsets.schemas import kafka_partition, redpanda_partition
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import RecordPosition
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
@@ -26,18 +27,20 @@ from kafka_why.observed.step import observe_rebalancing
 from kafka_why.stored_groups import GroupPart, LogPart, observe_stored
 from kafka_why.stored_log import COMPACTED, LogWalk, OpenTransactions, Progress, StoredLog, StoredRecord
 from kafka_why.topic_reader import NamesById, names_on
-from kafka_why.why.history import History, HistoryUnavailable, why_nothing
+from kafka_why.why.history import History, HistoryUnavailable, no_history_text
 from kafka_why.wording import Clock
 
 SLICE_RECORDS = 200_000
-"""The number of newest records to read first. If they do not suffice, four times as many are read."""
+"""The number of newest records of a partition to read first. If they do not suffice, _GROWTH times as many
+are read.
+"""
 GENERATIONS = 11
 """The number of generations that show the last ten rebalances of a classic group."""
 _GROWTH = 4
 
 
 class OffsetsUnreadable(HistoryUnavailable):
-    """The error when the topic does not exist or the principal may not read it."""
+    """The error when `__consumer_offsets` does not exist or the principal may not read it."""
 
 
 def read_offsets_topic(
@@ -49,17 +52,17 @@ def read_offsets_topic(
     HistoryUnavailable if the log has no record of the group or may not be read, and KafkaError.
     """
     with OffsetsTopic(client_config) as topic:
-        part = topic.recent(group_id, since_ms, progress)
-        if not part.entries:
-            raise HistoryUnavailable(topic.why_nothing(group_id))
-        return part.history
+        records = topic.read_recent(group_id, since_ms, progress)
+        if not records.entries:
+            raise HistoryUnavailable(topic.no_history_text(group_id))
+        return records.history
 
 
 class OffsetsTopic:
     """A reader of `__consumer_offsets` over one connection, for use by one thread.
 
-    All methods raise KafkaError. At the end of the `with` statement, it becomes OffsetsUnreadable if the
-    topic does not exist or the principal may not read it.
+    All methods raise KafkaError. If the topic does not exist or the principal may not read it, the `with`
+    statement raises OffsetsUnreadable instead.
     """
 
     def __init__(self, client_config: ClientConfig) -> None:
@@ -74,43 +77,50 @@ class OffsetsTopic:
     def _partitions_of(self, group_id: str) -> tuple[int, ...]:
         """Return the group's partition in Kafka, and its partition in Redpanda."""
         partitions = self.partitions
-        return partition_of_offsets(group_id, partitions), redpandas_partition(group_id, partitions)
+        return kafka_partition(group_id, partitions), redpanda_partition(group_id, partitions)
 
-    def group(self, group_id: str) -> ObservedGroup | None:
+    def read_group(self, group_id: str) -> ObservedGroup | None:
         """Return a group's current state with its offsets, or None if the log has no record of it.
 
         The state is complete, because compaction retains the last record of each key.
         """
         for partition in self._partitions_of(group_id):
             begin, end = self._bounds(partition)
-            group = self._read(group_id, partition, begin, begin, end).group
+            group = self._read(group_id, partition, log_start=begin, first=begin, end=end).group
             if group is not None:
                 return group
         return None
 
-    def recent(self, group_id: str, since_ms: int | None, progress: Progress) -> "GroupRecords":
-        """Return the last records of a group. `read_new_records` adds new ones."""
-        kafkas, redpandas = self._partitions_of(group_id)
-        found = self._recent(group_id, kafkas, since_ms, progress)
-        if found.entries or found.group is not None:
-            return found
-        others = self._recent(group_id, redpandas, since_ms, progress)
-        return others if others.entries else found
+    def read_recent(self, group_id: str, since_ms: int | None, progress: Progress) -> "GroupRecords":
+        """Return the last records of a group, from Kafka's partition or else from Redpanda's.
 
-    def _recent(
+        They reach back to `since_ms` or, if that is None, by GENERATIONS. `read_new_records` adds later ones.
+        """
+        in_kafka, in_redpanda = self._partitions_of(group_id)
+        records = self._read_recent(group_id, in_kafka, since_ms, progress)
+        if records.entries or records.group is not None:
+            return records
+        redpanda_records = self._read_recent(group_id, in_redpanda, since_ms, progress)
+        return redpanda_records if redpanda_records.entries else records
+
+    def _read_recent(
         self, group_id: str, partition: int, since_ms: int | None, progress: Progress
     ) -> "GroupRecords":
+        """Read the group's last records in a partition: first few, then more until they are enough."""
         begin, end = self._bounds(partition)
         first = max(begin, end - SLICE_RECORDS)
         while True:
-            part = self._read(group_id, partition, begin, first, end, progress)
-            if first == begin or part.is_enough(since_ms):
-                return part
-            first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
+            records = self._read(group_id, partition, begin, first, end, progress)
+            if first == begin or records.is_enough(since_ms):
+                return records
+            first = begin if records.has_increments else max(begin, end - (end - first) * _GROWTH)
 
     def _bounds(self, partition: int) -> tuple[int, int]:
-        begin, end = (self._stored.offset(partition, at) for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
-        return begin, end
+        """Return the first offset of a partition, and the offset after the last record."""
+        return (
+            self._stored.offset(partition, OffsetSpec.EARLIEST),
+            self._stored.offset(partition, OffsetSpec.LATEST),
+        )
 
     def _read(
         self,
@@ -122,17 +132,17 @@ class OffsetsTopic:
         progress: Progress = lambda *_: None,
     ) -> "GroupRecords":
         """Read a group's records from offset `first` up to `end`."""
-        part = GroupRecords(group_id, partition, names_on(self._client_config), log_start, first)
-        part.read(self._stored, end, progress)
-        return part
+        records = GroupRecords(group_id, partition, names_on(self._client_config), log_start, first)
+        records.read(self._stored, end, progress)
+        return records
 
-    def read_new_records(self, part: "GroupRecords") -> None:
-        """Read the records that were appended since the last read."""
-        part.read(self._stored, self._stored.offset(part.partition, OffsetSpec.LATEST))
+    def read_new_records(self, records: "GroupRecords") -> None:
+        """Add the group's records that were appended since the last read to `records`."""
+        records.read(self._stored, self._stored.offset(records.partition, OffsetSpec.LATEST))
 
-    def why_nothing(self, group_id: str) -> str:
-        """Return a message why a group has no entry."""
-        group = self.group(group_id)
+    def no_history_text(self, group_id: str) -> str:
+        """Return a message with the reason why the group has no history entry."""
+        group = self.read_group(group_id)
         if group is not None and group.epochs is not None:
             members = len(group.epochs.subscriptions)
             return (
@@ -141,9 +151,9 @@ class OffsetsTopic:
             )
         groups = {row.group for row in list_broker_groups(self._client_config)}
         if group_id in groups:
-            why = "it never had any, or compaction has removed the records from before the last one left"
+            why = "it never had any, or the last member has left and compaction has removed its records"
             return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: {why}"
-        return why_nothing(group_id, groups)
+        return no_history_text(group_id, groups)
 
     def __enter__(self) -> Self:
         return self
@@ -166,44 +176,47 @@ class OffsetsTopic:
 
 
 class GroupRecords:
-    """The records of one group since the offset `first`, and the history `entries` that follow from them.
+    """The records of one group since the offset `first`, and the history entries that follow from them.
 
-    `group` is the group after the last record, or None if it does not exist. `log_start` is the log start
-    offset.
+    `log_start` is the first offset of the partition. `entries` may be removed by the caller.
     """
 
     def __init__(self, group_id: str, partition: int, names: NamesById, log_start: int, first: int) -> None:
         self.group_id, self.partition = group_id, partition
         self.entries: list[HistoryEntry] = []
-        self.group: ObservedGroup | None = None
-        self.has_increments = False
+        self.group: ObservedGroup | None = None  # after the last record; None if it does not exist
+        self.has_increments = False  # True if the group has epochs, so that all of its records are needed
         self._key = group_id.encode()
         # Every key of the group has these bytes after the first two.
         self.walk = LogWalk(first, first, pack(">h", len(self._key)) + self._key)
         self._names, self._log_start = names, log_start
-        self._generations = 0
-        self._first_generation_ms: int | None = None
-        self._removed_ms: int | None = None
+        self._generations = 0  # number of records of generations that were read
+        self._first_generation_ms: int | None = None  # time of the first of these records
+        self._removed_ms: int | None = None  # see `Observation`
         self._transactions = OpenTransactions()
 
     @property
     def history(self) -> History:
-        """The entries as a history, with a note since when no record is missing."""
-        number, walk = self.walk.next_offset - self.walk.first, self.walk
-        name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._log_start
+        """The entries as a history. Its note has the time from which no record is missing."""
+        walk, name = self.walk, f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}"
+        number, is_whole_log = walk.next_offset - walk.first, walk.first == self._log_start
         note = f"read from {name}, which is complete"
-        if walk.whole_from_ms is not None and not (walk.is_whole and is_all and self._log_start == 0):
-            earlier = COMPACTED if is_all else "older records were not read (--since)"
+        if walk.complete_from_ms is not None and not (
+            walk.is_complete and is_whole_log and self._log_start == 0
+        ):
+            earlier = COMPACTED if is_whole_log else "older records were not read (--since)"
             # If the group is older than its first entry, older records have the cause of that entry.
-            found_ms = [
+            first_entry_ms = [
                 entry.at_ms for entry in self.entries[:1] if entry.type is not EntryType.GROUP_CREATED
             ]
-            whole = Clock().time(max([walk.whole_from_ms, *found_ms]))
-            note = f"read from {name}, which has every record since {whole}; {earlier}"
-        return History([*self.entries], frozenset(), from_start=False, records_read=number, notes=[note])
+            since = Clock().time(max([walk.complete_from_ms, *first_entry_ms]))
+            note = f"read from {name}, which has every record since {since}; {earlier}"
+        return History(
+            [*self.entries], unread=frozenset(), from_start=False, records_read=number, notes=[note]
+        )
 
     def is_enough(self, since_ms: int | None) -> bool:
-        """Return True if no older records are needed."""
+        """Return True if no older records are needed: GENERATIONS, or all since `since_ms` if it is given."""
         if self.has_increments or self._first_generation_ms is None:
             return False
         return self._generations >= GENERATIONS if since_ms is None else self._first_generation_ms <= since_ms
@@ -214,17 +227,16 @@ class GroupRecords:
         part = LogPart(self.walk.next_offset, end, self._transactions)
         for batch in stored.read(self.partition, self.walk, progress):
             part.take(batch)
-        of_group = part.groups.get(self._key, GroupPart())
-        for record in of_group.all():
+        for record in part.groups.get(self._key, GroupPart()).all():
             self._apply(record)
 
     def _apply(self, record: StoredRecord) -> None:
-        found = observe_stored(
+        observed = observe_stored(
             self.group, self.group_id, self.partition, record, self._names, self._removed_ms
         )
-        if found is None:
+        if observed is None:
             return
-        decoded, seen = found
+        decoded, seen = observed
         self._removed_ms = seen.removed_ms
         self._count(decoded, record.timestamp)
         self.entries += seen.history
@@ -233,12 +245,11 @@ class GroupRecords:
     def apply_poll(self, seen_rebalancing: RebalanceSeen) -> None:
         """Apply a poll that saw the group rebalance."""
         if self.group is not None:
-            name = seen_rebalancing.run
-            self.entries += observe_rebalancing(
-                self.group, seen_rebalancing, RecordPosition(0, name, name)
-            ).history
+            at = RecordPosition(time_ms=0, record=seen_rebalancing.run, incarnation=seen_rebalancing.run)
+            self.entries += observe_rebalancing(self.group, seen_rebalancing, at).history
 
     def _count(self, decoded: AnyRecord, at_ms: int) -> None:
+        """Count a record of a generation, or note that the group has epochs."""
         if isinstance(decoded, ClassicGeneration):
             self._generations += 1
             if self._first_generation_ms is None:

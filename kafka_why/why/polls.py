@@ -40,7 +40,7 @@ from kafka_why.wire.group_descriptions import (
 )
 
 _TIMEOUT_MS = 10_000
-_BY_CLASSIC_PROTOCOL = 0
+_CLASSIC_MEMBER_TYPE = 0  # `member_type` of a consumer group's member that uses the classic protocol
 _REQUESTS: dict[str, Callable[[str], Any]] = {
     CLASSIC: lambda group_id: DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False),
     CONSUMER: lambda group_id: ConsumerGroupDescribeRequest(group_ids=[group_id]),
@@ -68,48 +68,49 @@ class GroupPoller:
 
     def describe(self) -> ClassicPoll | EpochsPoll | None:
         """Return the coordinator's description of the group, or None if it does not exist."""
+        # Try the type of the last answer before the others: False sorts first.
         for kind in sorted(_REQUESTS, key=lambda kind: kind != self._kind):
             requested_ms = now_ms()
             try:
-                found = self._send(_REQUESTS[kind](self._group_id))
+                group = self._send(_REQUESTS[kind](self._group_id))
             except (GroupIdNotFoundError, IncompatibleBrokerVersion, UnsupportedVersionError):
                 # The group has another type, or the brokers do not support this type.
                 continue
-            if found.group_state != DEAD:
+            if group.group_state != DEAD:
                 self._kind = kind
-                return _classic(found, requested_ms) if kind == CLASSIC else _with_epochs(found, kind)
+                return _classic_poll(group, requested_ms) if kind == CLASSIC else _epochs_poll(group, kind)
         return None
 
     def committed(self) -> dict[TopicPartition, int]:
         """Return the committed offsets that the principal may describe, or {} for a share group."""
         if self._kind == SHARE:
             return {}
-        found = self._admin.list_group_offsets({self._group_id: None})[self._group_id]
-        return {TopicPartition(p.topic, p.partition): at.offset for p, at in found.items()}
+        offsets = self._admin.list_group_offsets({self._group_id: None})[self._group_id]
+        return {TopicPartition(p.topic, p.partition): committed.offset for p, committed in offsets.items()}
 
     def _send(self, request: Any) -> Any:
-        """Send a request to the group's coordinator."""
+        """Send a request to the group's coordinator. Return the group in the answer."""
         manager = self._admin._manager
         try:
             coordinator = manager.run(self._admin._find_coordinator_id, self._group_id)
-            (found,) = send(self._admin, request, coordinator).groups
-            if found.error_code:
-                raise for_code(found.error_code)(self._group_id)
+            (group,) = send(self._admin, request, coordinator).groups
+            if group.error_code:
+                raise for_code(group.error_code)(self._group_id)
         except KafkaError as error:
             if error.retriable:
                 # The next call looks up the coordinator again.
                 manager.cluster._coordinators.clear()
             raise
-        return found
+        return group
 
 
-def _classic(found: Any, requested_ms: int) -> ClassicPoll:
+def _classic_poll(group: Any, requested_ms: int) -> ClassicPoll:
     return ClassicPoll(
         requested_ms=requested_ms,
         answered_ms=now_ms(),
-        state=found.group_state,
-        protocol_type=found.protocol_type,
-        protocol_name=found.protocol_data or None,
+        state=group.group_state,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_data or None,
         members=tuple(
             ClassicMember(
                 member_id=m.member_id,
@@ -121,37 +122,42 @@ def _classic(found: Any, requested_ms: int) -> ClassicPoll:
                 subscription=bytes(m.member_metadata),
                 assignment=bytes(m.member_assignment),
             )
-            for m in found.members
+            for m in group.members
         ),
     )
 
 
-def _with_epochs(found: Any, kind: str) -> EpochsPoll:
-    names: dict[bytes, str] = {}
+def _epochs_poll(group: Any, kind: str) -> EpochsPoll:
+    names: dict[bytes, str] = {}  # of topics, filled by `_polled_member`
     return EpochsPoll(
         answered_ms=now_ms(),
         kind=kind,
-        state=found.group_state,
-        epoch=found.group_epoch,
-        assignment_epoch=found.assignment_epoch,
-        members={m.member_id: _member(m, kind, names) for m in found.members},
+        state=group.group_state,
+        epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        members={m.member_id: _polled_member(m, kind, names) for m in group.members},
         names=names,
-        topology=topology_of(found.topology) if kind == STREAMS and found.topology else None,
+        topology=topology_of(group.topology) if kind == STREAMS and group.topology else None,
     )
 
 
-def _member(m: Any, kind: str, names: dict[bytes, str]) -> PolledMember:
-    def has(assignment: Any) -> Partitions:
+def _polled_member(m: Any, kind: str, names: dict[bytes, str]) -> PolledMember:
+    """Return a member of a description. Add the names of its topics, by id, to `names`."""
+
+    def partitions_in(assignment: Any) -> Partitions:
         if kind == STREAMS:
             return tasks_of(assignment)
         topics = assignment.topic_partitions
         names.update({topic.topic_id.bytes: topic.topic_name for topic in topics})
         return partitions_of(topics)
 
-    sent, is_classic = subscription_of(m, kind), kind == CONSUMER and m.member_type == _BY_CLASSIC_PROTOCOL
+    is_classic = kind == CONSUMER and m.member_type == _CLASSIC_MEMBER_TYPE
+    subscription = subscription_of(m, kind)
     return PolledMember(
         epoch=m.member_epoch,
-        subscription=replace(sent, topic_names=tuple(sorted(sent.topic_names)), is_classic=is_classic),
-        assigned=has(m.assignment),
-        target=None if kind == SHARE else has(m.target_assignment),
+        subscription=replace(
+            subscription, topic_names=tuple(sorted(subscription.topic_names)), is_classic=is_classic
+        ),
+        assigned=partitions_in(m.assignment),
+        target=None if kind == SHARE else partitions_in(m.target_assignment),
     )

@@ -1,6 +1,7 @@
 """Decodes and formats the assignments of Kafka Connect and Kafka Streams: connectors and tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from kafka_why.contract.protocols import connect_protocol
 from kafka_why.contract.protocols.connect_protocol import CONFIG_MISMATCH, ConnectAssignment
@@ -14,65 +15,67 @@ from kafka_why.contract.protocols.streams_protocol import (
 )
 from kafka_why.contract.protocols.subscriptions import MemberId, decode_assignment
 from kafka_why.contract.protocols.wire import ProtocolError
+from kafka_why.grouping import grouped
 from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
 from kafka_why.wording import Lines, Names, duration_text, member_listing, partitions_text, shortened
+
+W = TypeVar("W", ConnectWork, StreamsTasks)
 
 
 def connect_work(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, ConnectWork]:
     """Return the work of each worker of Kafka Connect, or {} for other protocols and unreadable bytes."""
-    if assignments is None or protocol_name not in connect_protocol.PROTOCOL_NAMES:
+    if protocol_name not in connect_protocol.PROTOCOL_NAMES:
         return {}
-    try:
-        return {
-            member_id: _connect(connect_protocol.decode_assignment(data))
-            for member_id, data in assignments.items()
-            # A member without work has empty bytes.
-            if data
-        }
-    except ProtocolError:
-        return {}
+    return _decode_all(assignments, lambda data: _to_connect_work(connect_protocol.decode_assignment(data)))
 
 
 def streams_tasks(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, StreamsTasks]:
     """Return the tasks of each thread of Kafka Streams, or {} for other protocols and unreadable bytes."""
-    if assignments is None or protocol_name != PROTOCOL_NAME:
+    if protocol_name != PROTOCOL_NAME:
         return {}
+    return _decode_all(
+        assignments,
+        lambda data: _to_streams_tasks(decode_assignment_info(decode_assignment(data).user_data or b"")),
+    )
+
+
+def _decode_all(
+    assignments: Mapping[MemberId, bytes] | None, decode: Callable[[bytes], W]
+) -> dict[MemberId, W]:
+    """Decode the assignments of the members that have work, or return {} if one is unreadable."""
     try:
-        return {
-            member_id: _streams(decode_assignment_info(decode_assignment(data).user_data or b""))
-            for member_id, data in assignments.items()
-            if data
-        }
+        return {member_id: decode(data) for member_id, data in (assignments or {}).items() if data}
     except ProtocolError:
         return {}
 
 
-def _connect(found: ConnectAssignment) -> ConnectWork:
+def _to_connect_work(assignment: ConnectAssignment) -> ConnectWork:
     return ConnectWork(
-        connectors=list(found.assigned.connectors),
-        tasks={connector: sorted(tasks) for connector, tasks in found.assigned.tasks.items()},
-        revoked_connectors=list(found.revoked.connectors),
-        revoked_tasks={connector: sorted(tasks) for connector, tasks in found.revoked.tasks.items()},
-        is_incremental=found.version > 0,
-        delay_ms=max(found.delay_ms, 0),
-        error=found.error,
+        connectors=list(assignment.assigned.connectors),
+        tasks={connector: sorted(tasks) for connector, tasks in assignment.assigned.tasks.items()},
+        revoked_connectors=list(assignment.revoked.connectors),
+        revoked_tasks={connector: sorted(tasks) for connector, tasks in assignment.revoked.tasks.items()},
+        is_incremental=assignment.version > 0,
+        delay_ms=max(assignment.delay_ms, 0),
+        error=assignment.error,
     )
 
 
-def _streams(info: AssignmentInfo) -> StreamsTasks:
+def _to_streams_tasks(info: AssignmentInfo) -> StreamsTasks:
     return StreamsTasks(
         active=[str(task) for task in sorted(info.active)],
         standby=[str(task) for task in sorted(info.standby)],
         next_rebalance_ms=None if info.next_rebalance_ms == NEVER else max(info.next_rebalance_ms, AT_ONCE),
-        error=_error(info.error),
+        error=_assignor_error(info.error),
     )
 
 
-def _error(code: int) -> str | None:
+def _assignor_error(code: int) -> str | None:
+    """Return the name of an error, or its number if it is unknown. Return None for no error."""
     if code == AssignorError.NONE:
         return None
     return AssignorError(code).name if code in list(AssignorError) else str(code)
@@ -106,14 +109,17 @@ def _connect_lines(workers: Mapping[str, ConnectWork], names: Names) -> Lines:
 
 def _worker_text(work: ConnectWork) -> str:
     """Return a text such as `+ connector source, tasks source 0-1   - tasks sink 0`."""
-    assigned, revoked = "", _units_text(work.revoked_connectors, work.revoked_tasks)
-    if found := _units_text(work.connectors, work.tasks):
+    parts = []
+    if assigned := _units_text(work.connectors, work.tasks):
         # Without +, it is all work of the worker.
-        assigned = f"+ {found}" if work.is_incremental else found
-    return "   ".join(part for part in (assigned, f"- {revoked}" if revoked else "") if part)
+        parts.append(f"+ {assigned}" if work.is_incremental else assigned)
+    if revoked := _units_text(work.revoked_connectors, work.revoked_tasks):
+        parts.append(f"- {revoked}")
+    return "   ".join(parts)
 
 
 def _units_text(connectors: Sequence[str], tasks: Mapping[str, Sequence[int]]) -> str:
+    """Return a text such as `connector source, tasks source 0-1`, or ""."""
     parts = []
     if connectors:
         parts.append(f"connector{'' if len(connectors) == 1 else 's'} {shortened(connectors)}")
@@ -123,32 +129,27 @@ def _units_text(connectors: Sequence[str], tasks: Mapping[str, Sequence[int]]) -
 
 
 def _streams_lines(r: Rebalance, threads: Mapping[str, StreamsTasks], names: Names) -> Lines:
-    yield from _by_member("tasks", {m: _tasks(tasks) for m, tasks in threads.items()}, names)
+    yield from _by_member("tasks", {m: _tasks_text(tasks) for m, tasks in threads.items()}, names)
     at_once = [names.of(m) for m, tasks in threads.items() if tasks.next_rebalance_ms == AT_ONCE]
     if at_once:
         verb = "asks" if len(at_once) == 1 else "ask"
         yield "follow-up", f"{shortened(at_once)} {verb} for another rebalance at once"
+    # Without 0 (at once) and None (never).
     later_ms = [tasks.next_rebalance_ms for tasks in threads.values() if tasks.next_rebalance_ms]
     if later_ms and r.ended_ms is not None:
         after = duration_text(max(min(later_ms) - r.ended_ms, 0))
         yield "probing", f"another rebalance in {after}, to see whether copies of state have caught up"
-    for error, of in _errors(threads, names).items():
-        yield "error", f"{error}: {shortened(of)}"
+    errors = ((tasks.error, names.of(m)) for m, tasks in threads.items() if tasks.error is not None)
+    for error, members in grouped(errors).items():
+        yield "error", f"{error}: {shortened(members)}"
 
 
-def _tasks(tasks: StreamsTasks) -> str:
+def _tasks_text(tasks: StreamsTasks) -> str:
     """Return a text such as `active 0_0, 1_0; standby 0_1`."""
-    kinds = (("active", tasks.active), ("standby", tasks.standby))
-    return "; ".join(f"{kind} {shortened(of)}" for kind, of in kinds if of)
-
-
-def _errors(threads: Mapping[str, StreamsTasks], names: Names) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for member_id, tasks in threads.items():
-        if tasks.error is not None:
-            found.setdefault(tasks.error, []).append(names.of(member_id))
-    return found
+    roles = (("active", tasks.active), ("standby", tasks.standby))
+    return "; ".join(f"{role} {shortened(names)}" for role, names in roles if names)
 
 
 def _by_member(label: str, texts: Mapping[str, str], names: Names) -> Lines:
+    """Yield the texts of members by member id. Members with an empty text are left out."""
     return member_listing(label, [(names.of(member_id), text) for member_id, text in texts.items() if text])

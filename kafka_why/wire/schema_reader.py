@@ -8,28 +8,16 @@ does not allow it, strings that exceed 32,767 bytes or are not UTF-8, and bytes 
 read in one pass, in time proportional to its bytes.
 """
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from struct import Struct, error, unpack_from
 from typing import Any
 from uuid import UUID
 
-from kafka_why.wire.primitives import (
-    FORMATS,
-    STRING_MAX_BYTES,
-    ProtocolError,
-    Schema,
-    attribute_of,
-    field_runs,
-    in_versions,
-    is_nullable,
-    is_tagged,
-    next_tag,
-    read_varint,
-    skip,
-)
+from kafka_why.wire.primitives import STRING_MAX_BYTES, ProtocolError, next_tag, read_varint, skip
+from kafka_why.wire.schema_fields import FORMATS, STRUCTURE, Field, message_of, runs_of
 
-_INT16, _INT32 = Struct(">h"), Struct(">i")
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _NULL, _TAGGED_NULL, _PRESENT = 0xFF, 0, 1  # the first byte of a nullable structure
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)
@@ -41,13 +29,14 @@ UNLIMITED = 2**31
 _BETWEEN_PAUSES = 128
 
 Pause = Callable[[], None]
+"""A function that lets other work run while a long message is decoded."""
 
 
 @dataclass(slots=True)
 class EntryBudget:
-    """The number of array entries and tags that the rest of a message may have."""
+    """A limit of a message's array entries and tags, which is reduced while the message is read."""
 
-    left: int
+    left: int  # how many the rest of the message may have
     pause: Pause | None  # called after every _BETWEEN_PAUSES entries
 
 
@@ -58,25 +47,26 @@ Step = Callable[[Any, bytes, int, EntryBudget], int]
 
 
 class SchemaReader:
-    """A decoder of one version of a message into objects of `kind`.
+    """A decoder of one version of a message into objects of the class `kind`.
 
-    `kind` is kafka-python's class of the message, or a class with the same `json` (Kafka's schema) and
-    `fields` (the `data_class` of each structure). A tag that is not in the schema is skipped if
-    `unknown_tags`, else refused, because other readers of the bytes may know it.
+    `kind` is kafka-python's class of the message, or a class with the same two attributes. `json` is Kafka's
+    schema of the message. `fields` has the fields by name; a field whose type is a structure has the class of
+    this structure as its `data_class`. A tag that is not in the schema is skipped if `unknown_tags`. Else it
+    is refused, because other readers of the bytes may know it.
     """
 
     def __init__(self, kind: Any, version: int, *, unknown_tags: bool) -> None:
-        schema: Schema = kind.json
-        self._name = f"{schema['name']} v{version}"
-        flexible = in_versions(schema["flexibleVersions"], version)
-        self._read = _Version(version, flexible, unknown_tags).structure(schema, kind)
+        self._name = f"{kind.json['name']} v{version}"
+        self._version, self._unknown_tags = version, unknown_tags
+        self._read = self._structure_reader(message_of(kind.json, version), kind)
 
     def read(
         self, message: bytes, at: int, pause: Pause | None = None, elements_max: int = ELEMENTS_MAX
     ) -> Any:
         """Return the message whose body begins at `at`. Raises ProtocolError.
 
-        `pause` is called repeatedly during a long message.
+        `pause` is called repeatedly during a long message. A message of more than `elements_max` array
+        entries and tags is refused.
         """
         try:
             request, at = self._read(message, at, EntryBudget(elements_max, pause))
@@ -84,94 +74,84 @@ class SchemaReader:
                 raise ProtocolError(f"{len(message) - at} bytes after its end")
         except UnicodeDecodeError as why:
             raise ProtocolError(f"{self._name} has a string that is not UTF-8") from why
-        except (error, IndexError):
+        except (struct.error, IndexError):
             raise ProtocolError(f"not a {self._name}: a message that ends too early") from None
         except ProtocolError as why:
             raise ProtocolError(f"not a {self._name}: {why}") from why
         return request
 
-
-class _Version:
-    """A builder of the readers of one version's fields."""
-
-    def __init__(self, version: int, flexible: bool, unknown_tags: bool) -> None:
-        self._version = version
-        self._flexible = flexible
-        self._unknown_tags = unknown_tags
-
-    def structure(self, schema: Schema, kind: Any) -> Value:
-        """Return a reader of a structure's fields into an object of `kind`."""
-        version, new = self._version, object.__new__
-        steps = self._steps(schema, kind)
+    def _structure_reader(self, field: Field, kind: Any) -> Value:
+        """Return a reader of a structure, which returns a new object of the class `kind`."""
+        version, is_flexible, new = self._version, field.is_flexible, object.__new__
+        read_fields = self._fields_step((one for one in field.fields if one.tag is None), kind)
+        tag_steps = {one.tag: self._fields_step([one], kind) for one in field.fields if one.tag is not None}
+        all_tags = {one["tag"] for one in field.schema["fields"] if "tag" in one}
+        read_tags = _tags_step(tag_steps, all_tags - tag_steps.keys(), unknown_tags=self._unknown_tags)
 
         def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
             target = new(kind)
             target._version, target.tags, target.unknown_tags = version, None, None
-            for step in steps:
-                at = step(target, data, at, budget)
+            at = read_fields(target, data, at, budget)
+            if is_flexible:  # most tag sections are empty: one zero byte
+                at = read_tags(target, data, at, budget) if data[at] else at + 1
             return target, at
 
         return read
 
-    def _steps(self, schema: Schema, kind: Any) -> list[Step]:
-        steps = [self._step(fields, kind) for fields in field_runs(schema, self._version)]
-        if self._flexible:
-            tagged = {
-                field["tag"]: self._step([field], kind, is_tagged=True)
-                for field in schema["fields"]
-                if is_tagged(field, self._version)
-            }
-            of_other_versions = {field["tag"] for field in schema["fields"] if "tag" in field} - tagged.keys()
-            steps.append(_tags(tagged, of_other_versions if self._unknown_tags else None))
-        return steps
+    def _fields_step(self, fields: Iterable[Field], kind: Any) -> Step:
+        """Return a step that reads these fields of a structure, whose class is `kind`."""
+        # A Value with the name of its field, or None with a Step that reads several numbers.
+        steps: list[tuple[str | None, Any]] = []
+        for are_numbers, run in runs_of(fields):
+            if are_numbers:
+                steps.append((None, _numbers_step([*run])))
+            else:
+                steps += [(field.name, self._value_reader(field, kind)) for field in run]
 
-    def _step(self, fields: list[Schema], kind: Any, *, is_tagged: bool = False) -> Step:
-        if fields[0]["type"] in FORMATS:
-            return _numbers(fields)
-        (field,) = fields
-        return _into(attribute_of(field), self._value(field, kind, is_tagged=is_tagged))
+        def step(target: Any, data: bytes, at: int, budget: EntryBudget) -> int:
+            for name, read in steps:
+                if name is None:
+                    at = read(target, data, at, budget)
+                else:
+                    value, at = read(data, at, budget)
+                    setattr(target, name, value)
+            return at
 
-    def _value(self, field: Schema, kind: Any, *, is_tagged: bool) -> Value:
-        name: str = field["type"]
-        nullable = is_nullable(field, self._version)
-        inner = kind.fields[attribute_of(field)].data_class if "fields" in field else None
-        if not name.startswith("[]"):
-            null = (_TAGGED_NULL if is_tagged else _NULL) if nullable else None
-            return self._single_value(name, field, inner, null)
-        if name[2:] in FORMATS:
-            return _number_array(self._count(nullable), FORMATS[name[2:]])
-        return _array(self._count(nullable), self._single_value(name[2:], field, inner, None))
+        return step
 
-    def _single_value(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
-        """Return a reader of a value of the type `name`.
-
-        `null` is the first byte of a null structure, if it is nullable.
-        """
-        nullable = null is not None
-        if name == "uuid":
-            return _id
-        if name == "string":
-            return (compact_string if self._flexible else plain_string)(nullable=nullable)
-        if name in ("bytes", "records"):
-            return _bytes(self._count(nullable), name == "records")
-        structure = self.structure(field, kind)
-        return structure if null is None else _nullable(structure, null)
-
-    def _count(self, nullable: bool) -> Value:
-        return _compact_count(nullable) if self._flexible else _plain_count(nullable)
+    def _value_reader(self, field: Field, kind: Any) -> Value:
+        """Return a reader of one field of a structure, whose class is `kind`. The field is not a number."""
+        if field.type == STRUCTURE:
+            structure = self._structure_reader(field, kind.fields[field.name].data_class)
+            null_byte = _NULL if field.tag is None else _TAGGED_NULL
+            return _nullable_reader(structure, null_byte) if field.is_nullable else structure
+        if field.type == "uuid":
+            return _read_uuid
+        if field.type == "string":
+            return (_compact_string_reader if field.is_flexible else _plain_string_reader)(
+                nullable=field.is_nullable
+            )
+        read_count = (_compact_count_reader if field.is_flexible else _plain_count_reader)(
+            nullable=field.is_nullable
+        )
+        if field.item is None:  # not an array
+            return _bytes_reader(read_count, is_view=field.type == "records")
+        if field.item.type in FORMATS:
+            return _number_array_reader(read_count, FORMATS[field.item.type])
+        return _array_reader(read_count, self._value_reader(field.item, kind))
 
 
-def _numbers(fields: list[Schema]) -> Step:
-    """Return a step that reads a run of fields of fixed size."""
-    whole = Struct(">" + "".join(FORMATS[field["type"]] for field in fields))
-    names, unpack, size = [attribute_of(field) for field in fields], whole.unpack_from, whole.size
-    sizes = [Struct(">" + FORMATS[field["type"]]).size for field in fields]
-    flags = [sum(sizes[:n]) for n, field in enumerate(fields) if field["type"] == "bool"]
+def _numbers_step(fields: Sequence[Field]) -> Step:
+    """Return a step that reads consecutive fields of fixed size."""
+    form = ">" + "".join([FORMATS[field.type] for field in fields])
+    bool_offsets = [struct.calcsize(form[:n]) for n, letter in enumerate(form) if letter == "?"]
+    names, whole = [field.name for field in fields], struct.Struct(form)
+    unpack, size = whole.unpack_from, whole.size
 
     def step(target: Any, data: bytes, at: int, budget: EntryBudget) -> int:
-        for flag in flags:
-            if data[at + flag] > 1:
-                raise ProtocolError(f"a bool of {data[at + flag]}")
+        for offset in bool_offsets:
+            if data[at + offset] > 1:  # `struct` would read it as true, but Kafka writes only 0 and 1
+                raise ProtocolError(f"a bool of {data[at + offset]}")
         for name, number in zip(names, unpack(data, at), strict=True):
             setattr(target, name, number)
         return at + size
@@ -179,105 +159,96 @@ def _numbers(fields: list[Schema]) -> Step:
     return step
 
 
-def _into(name: str, value: Value) -> Step:
-    def step(target: Any, data: bytes, at: int, budget: EntryBudget) -> int:
-        found, at = value(data, at, budget)
-        setattr(target, name, found)
-        return at
+def _tags_step(tag_steps: dict[int, Step], of_other_versions: set[int], *, unknown_tags: bool) -> Step:
+    """Return a step that reads the tag section. `tag_steps` has a step for each tag of this version.
 
-    return step
-
-
-def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
-    """Return a step that reads the tag section, and refuses the tags in `refused`.
-
-    None means all unknown tags. Kafka skips tags that no version of its schema has.
+    Tags that only other versions have are refused. Tags that no version has are skipped if `unknown_tags`, as
+    by Kafka, else refused.
     """
 
     def step(target: Any, data: bytes, at: int, budget: EntryBudget) -> int:
-        if data[at] == 0:  # no tags, as in most messages
-            return at + 1
         count, at = read_varint(data, at)
-        _charge(budget, count)
-        last = -1
+        _spend(budget, count)
+        tag = -1
         for _ in range(count):
-            last, at, end = next_tag(data, at, last)
-            if last in tagged:
-                at = tagged[last](target, data, at, budget)
+            tag, at, end = next_tag(data, at, last=tag)
+            if tag in tag_steps:
+                at = tag_steps[tag](target, data, at, budget)
                 if at != end:
-                    raise ProtocolError(f"tag {last} is not as long as its size")
-            elif refused is None or last in refused:
-                raise ProtocolError(f"the unknown tag {last}")
+                    raise ProtocolError(f"tag {tag} is not as long as its size")
+            elif tag in of_other_versions or not unknown_tags:
+                raise ProtocolError(f"the unknown tag {tag}")
             at = end
         return at
 
     return step
 
 
-def _id(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
+def _read_uuid(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
     """Read a UUID, or None for zeros."""
     end = skip(data, at, _ID_BYTES)
     key = data[at:end]
     return (None if key == _NO_ID else UUID(bytes=key)), end
 
 
-def compact_string(*, nullable: bool) -> Value:
+def _compact_string_reader(*, nullable: bool) -> Value:
     """Return a reader of strings in flexible versions."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-        size = data[at]
+        size_plus_1 = data[at]  # 0 for null
         at += 1
-        if size > 0x7F:
-            size, at = read_varint(data, at - 1)
-        if size == 0:
+        if size_plus_1 > 0x7F:  # a varint of more than one byte
+            size_plus_1, at = read_varint(data, at - 1)
+        if size_plus_1 == 0:
             if nullable:
                 return None, at
             raise ProtocolError("a length of -1")
-        end = at + size - 1
-        if end > len(data) or size > STRING_MAX_BYTES + 1:
-            raise ProtocolError(f"a message that ends within a string of {size - 1} bytes, or a longer one")
+        size = size_plus_1 - 1
+        end = at + size
+        if end > len(data) or size > STRING_MAX_BYTES:
+            raise ProtocolError(f"a string of {size} bytes, longer than the message or the maximum")
         return data[at:end].decode(), end
 
     return read
 
 
-def plain_string(*, nullable: bool) -> Value:
+def _plain_string_reader(*, nullable: bool) -> Value:
     """Return a reader of strings in versions that are not flexible."""
     unpack = _INT16.unpack_from
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-        size = unpack(data, at)[0]
+        (size,) = unpack(data, at)
         at += 2
-        if size < 0:
-            if size == -1 and nullable:
-                return None, at
-            raise ProtocolError(f"a length of {size}")
-        end = skip(data, at, size)
-        return data[at:end].decode(), end
+        if size >= 0:
+            end = skip(data, at, size)
+            return data[at:end].decode(), end
+        if size == -1 and nullable:
+            return None, at
+        raise ProtocolError(f"a length of {size}")
 
     return read
 
 
-def _compact_count(nullable: bool) -> Value:
-    """Return a reader of the length of an array or of bytes in flexible versions."""
+def _compact_count_reader(*, nullable: bool) -> Value:
+    """Return a reader of the length of an array or bytes in flexible versions."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-        count, at = read_varint(data, at)
-        if count == 0:
+        count_plus_1, at = read_varint(data, at)  # 0 for null
+        if count_plus_1 == 0:
             if nullable:
                 return None, at
             raise ProtocolError("a length of -1")
-        return count - 1, at
+        return count_plus_1 - 1, at
 
     return read
 
 
-def _plain_count(nullable: bool) -> Value:
-    """Return a reader of the length of an array or of bytes in versions that are not flexible."""
+def _plain_count_reader(*, nullable: bool) -> Value:
+    """Return a reader of the length of an array or bytes in versions that are not flexible."""
     unpack = _INT32.unpack_from
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-        count = unpack(data, at)[0]
+        (count,) = unpack(data, at)
         if count >= 0:
             return count, at + 4
         if count == -1 and nullable:
@@ -287,11 +258,11 @@ def _plain_count(nullable: bool) -> Value:
     return read
 
 
-def _bytes(count: Value, is_view: bool) -> Value:
-    """Return a reader of bytes. Records are a view of the message, without a copy."""
+def _bytes_reader(read_count: Value, *, is_view: bool) -> Value:
+    """Return a reader of bytes, as a view of the message without a copy if `is_view`."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-        size, at = count(data, at, budget)
+        size, at = read_count(data, at, budget)
         if size is None:
             return None, at
         end = skip(data, at, size)
@@ -300,47 +271,50 @@ def _bytes(count: Value, is_view: bool) -> Value:
     return read
 
 
-def _array(count: Value, item: Value) -> Value:
+def _array_reader(read_count: Value, read_item: Value) -> Value:
+    """Return a reader of an array of anything but numbers."""
+
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-        left, at = count(data, at, budget)
-        if left is None:
+        remaining, at = read_count(data, at, budget)
+        if remaining is None:
             return None, at
-        if left > len(data) - at:  # each entry has at least one byte
-            raise ProtocolError(f"a message that ends within an array of {left}")
-        _charge(budget, left)
+        if remaining > len(data) - at:  # each entry has at least one byte
+            raise ProtocolError(f"a message that ends within an array of {remaining}")
+        _spend(budget, remaining)
         items: list[Any] = []
-        while left:
-            some = min(left, _BETWEEN_PAUSES)
-            for _ in range(some):
-                entry, at = item(data, at, budget)
+        while remaining:
+            until_pause = min(remaining, _BETWEEN_PAUSES)
+            for _ in range(until_pause):
+                entry, at = read_item(data, at, budget)
                 items.append(entry)
-            left -= some
-            if left and budget.pause is not None:
+            remaining -= until_pause
+            if remaining and budget.pause is not None:
                 budget.pause()
         return items, at
 
     return read
 
 
-def _number_array(count: Value, form: str) -> Value:
-    size = Struct(">" + form).size
+def _number_array_reader(read_count: Value, form: str) -> Value:
+    """Return a reader of an array of numbers in the format `form` of `struct`."""
+    size = struct.Struct(">" + form).size
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-        left, at = count(data, at, budget)
-        if left is None:
+        count, at = read_count(data, at, budget)
+        if count is None:
             return None, at
-        end = skip(data, at, left * size)
-        _charge(budget, left)
-        return list(unpack_from(f">{left}{form}", data, at)), end
+        end = skip(data, at, count * size)
+        _spend(budget, count)
+        return list(struct.unpack_from(f">{count}{form}", data, at)), end
 
     return read
 
 
-def _nullable(structure: Value, null: int) -> Value:
-    """Return a reader of a nullable structure, whose first byte is `null` or 1."""
+def _nullable_reader(structure: Value, null_byte: int) -> Value:
+    """Return a reader of a nullable structure, which begins with `null_byte` if it is null, else with 1."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-        if data[at] == null:
+        if data[at] == null_byte:
             return None, at + 1
         if data[at] != _PRESENT:
             raise ProtocolError(f"a structure that begins with {data[at]}")
@@ -349,7 +323,8 @@ def _nullable(structure: Value, null: int) -> Value:
     return read
 
 
-def _charge(budget: EntryBudget, count: int) -> None:
+def _spend(budget: EntryBudget, count: int) -> None:
+    """Subtract entries from the budget. Raises ProtocolError if it has fewer."""
     budget.left -= count
     if budget.left < 0:
-        raise ProtocolError(f"more than {ELEMENTS_MAX} entries")
+        raise ProtocolError(f"{-budget.left} entries more than the limit")

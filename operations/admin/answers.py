@@ -42,13 +42,13 @@ AnyDescription = (
     | ShareGroupDescribeResponse
     | StreamsGroupDescribeResponse
 )
-_CLASSIC_MEMBER = 0
+_CLASSIC_MEMBER = 0  # the `member_type` of a member of the classic protocol in ConsumerGroupDescribe
 
 
 def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
-    """Return the group that an answer without an error describes. Fields that no answer has are empty.
+    """Return the group that an answer without an error describes. Fields that the answer lacks are empty.
 
-    A group that does not exist is Dead.
+    A group that does not exist has the state Dead.
     """
     if isinstance(answer, DescribeGroupResponse):
         return snapshot_without_times(
@@ -57,23 +57,26 @@ def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
             protocol_type=answer.protocol_type,
             protocol_name=answer.protocol_data,
             members=[
-                _member(m, m.group_instance_id, metadata=m.member_metadata, assignment=m.member_assignment)
+                _member_snapshot(
+                    m, m.group_instance_id, metadata=m.member_metadata, assignment=m.member_assignment
+                )
                 for m in answer.members
             ],
         )
     if isinstance(answer, StreamsGroupDescribeResponse):
         pending = answer.pending or {}
-        members = [_streams_member(m, pending.get(m.member_id, NO_TASKS)) for m in answer.members]
-        return _with_epochs(answer, STREAMS, members, streams=answer.streams)
-    of_members = [_member_with_epochs(member) for member in answer.members]
+        members = [_streams_member_snapshot(m, pending.get(m.member_id, NO_TASKS)) for m in answer.members]
+        return _snapshot_with_epochs(answer, STREAMS, members, streams=answer.streams)
+    members_with_epochs = [_member_with_epochs_snapshot(member) for member in answer.members]
     if isinstance(answer, ShareGroupDescribeResponse):
-        return _with_epochs(answer, SHARE, of_members, share=ShareSnapshot({}, {}, {}))
-    return _with_epochs(answer, PROTOCOL_TYPE, of_members)
+        return _snapshot_with_epochs(answer, SHARE, members_with_epochs, share=ShareSnapshot({}, {}, {}))
+    return _snapshot_with_epochs(answer, PROTOCOL_TYPE, members_with_epochs)
 
 
-def _with_epochs(
+def _snapshot_with_epochs(
     answer: EpochsDescription, protocol_type: str, members: list[MemberSnapshot], **details: Any
 ) -> GroupSnapshot:
+    """Return the snapshot of a group of the consumer, share or streams protocol."""
     return snapshot_without_times(
         answer.group_id,
         answer.group_state,
@@ -92,7 +95,8 @@ def _with_epochs(
     )
 
 
-def _member(member: Any, instance_id: str | None, **fields: Any) -> MemberSnapshot:
+def _member_snapshot(member: Any, instance_id: str | None, **fields: Any) -> MemberSnapshot:
+    """Return the snapshot of a member with these fields. The answers do not have its timeouts."""
     return MemberSnapshot(
         member_id=member.member_id,
         group_instance_id=instance_id,
@@ -105,19 +109,20 @@ def _member(member: Any, instance_id: str | None, **fields: Any) -> MemberSnapsh
     )
 
 
-def _member_with_epochs(
+def _member_with_epochs_snapshot(
     member: ConsumerGroupMemberDescription | ShareGroupMemberDescription,
 ) -> MemberSnapshot:
-    # A share group's members have no target in a response. It is their assignment.
-    instance_id, pattern, target, type_ = None, "", member.assignment, "share"
+    """Return the snapshot of a member of a consumer or share group."""
+    # The response about a share group has no targets, because each member's assignment is its target.
+    instance_id, regex, target, member_type = None, "", member.assignment, "share"
     if isinstance(member, ConsumerGroupMemberDescription):
-        instance_id, pattern, target = (
+        instance_id, regex, target = (
             member.instance_id,
             member.subscribed_topic_regex,
             member.target_assignment,
         )
-        type_ = "classic" if member.member_type == _CLASSIC_MEMBER else "consumer"
-    return _member(
+        member_type = "classic" if member.member_type == _CLASSIC_MEMBER else "consumer"
+    return _member_snapshot(
         member,
         instance_id,
         consumer=ConsumerMemberSnapshot(
@@ -126,19 +131,22 @@ def _member_with_epochs(
             state="",
             rack_id=member.rack_id,
             subscribed_topic_names=member.subscribed_topic_names,
-            subscribed_topic_regex=pattern,
+            subscribed_topic_regex=regex,
             server_assignor=None,
             assigned=_by_name(member.assignment),
             revoking={},
             target=_by_name(target),
-            member_type=type_,
+            member_type=member_type,
         ),
     )
 
 
-def _streams_member(member: StreamsGroupMemberDescription, pending: StreamsAssignment) -> MemberSnapshot:
+def _streams_member_snapshot(
+    member: StreamsGroupMemberDescription, pending: StreamsAssignment
+) -> MemberSnapshot:
+    """Return the snapshot of a member that still has to give up the `pending` tasks."""
     endpoint = member.user_endpoint
-    return _member(
+    return _member_snapshot(
         member,
         member.instance_id,
         consumer=ConsumerMemberSnapshot(
@@ -165,20 +173,24 @@ def _streams_member(member: StreamsGroupMemberDescription, pending: StreamsAssig
 
 
 def _lags(member: StreamsGroupMemberDescription) -> dict[str, int]:
+    """Return the changelog lag of each task, if the member has reported its offset and its end offset."""
     ends = {(end.subtopology_id, end.partition): end.offset for end in member.task_end_offsets}
     return {
-        f"{at.subtopology_id}_{at.partition}": max(ends[at.subtopology_id, at.partition] - at.offset, 0)
-        for at in member.task_offsets
-        if (at.subtopology_id, at.partition) in ends
+        f"{task.subtopology_id}_{task.partition}": max(
+            ends[task.subtopology_id, task.partition] - task.offset, 0
+        )
+        for task in member.task_offsets
+        if (task.subtopology_id, task.partition) in ends
     }
 
 
 def _by_role(tasks: StreamsAssignment) -> NamedPartitions:
+    """Return the tasks' partitions by role and subtopology, such as `standby 0`."""
     roles = ((ACTIVE, tasks.active_tasks), (STANDBY, tasks.standby_tasks), (WARM_UP, tasks.warmup_tasks))
     return {
         f"{role} {task_ids.subtopology_id}": task_ids.partitions
-        for role, listed in roles
-        for task_ids in listed
+        for role, tasks_in_role in roles
+        for task_ids in tasks_in_role
     }
 
 
@@ -187,7 +199,10 @@ def _by_name(assignment: Iterable[AssignedTopicPartitions]) -> NamedPartitions:
 
 
 def offsets_of(answer: OffsetFetchResponse, description: AnyDescription | None) -> GroupOffsets:
-    """Return the offsets of a group. `description`, if any, has the pending offsets."""
+    """Return the offsets of a group. `description` has the offsets that are pending in open transactions.
+
+    If it is None, there are no pending offsets.
+    """
     committed = {
         TopicPartition(topic.name, p.partition_index): OffsetWithEpoch(
             p.committed_offset, p.committed_leader_epoch
@@ -195,6 +210,10 @@ def offsets_of(answer: OffsetFetchResponse, description: AnyDescription | None) 
         for topic in answer.topics
         for p in topic.partitions
     }
-    found = {} if description is None else getattr(description, "pending_offsets", UNSET) or {}
-    pending = {TopicPartition(topic, n): offset for topic, of in found.items() for n, offset in of.items()}
+    pending_by_topic = {} if description is None else getattr(description, "pending_offsets", UNSET) or {}
+    pending = {
+        TopicPartition(topic, partition): offset
+        for topic, offsets in pending_by_topic.items()
+        for partition, offset in offsets.items()
+    }
     return GroupOffsets(committed, pending, answer.error_code)

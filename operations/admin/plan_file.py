@@ -1,4 +1,6 @@
-"""Reset plans as CSV: `topic,partition,offset`, or `group,topic,partition,offset` for several groups.
+"""Reset plans, the new offsets of partitions, as CSV.
+
+The columns are `topic,partition,offset`, or `group,topic,partition,offset` for several groups.
 
 One line per partition, no header. Source: ConsumerGroupCommand.exportOffsetsToCsv, CsvUtils. Spreadsheets
 write such files too: with a byte order mark, in UTF-16, and with a comma after the last column.
@@ -17,12 +19,13 @@ from kafka_why.numbers import INT32_MAX, INT64_MAX, INT64_MIN, OutOfRange, parse
 Offsets = Mapping[TopicPartition, int]
 
 _Form = tuple[str, ...]
+"""The names of the columns of a plan's lines."""
 _WITHOUT_GROUP: _Form = ("topic", "partition", "offset")
 _WITH_GROUP: _Form = ("group", *_WITHOUT_GROUP)
 _OTHER_SEPARATORS = (";", "\t", "|")
 # Source: Topic.LEGAL_CHARS.
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_MARKS_OF_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class PlanFileError(ValueError):
@@ -35,7 +38,7 @@ def read_plan(file: IO[bytes], group_ids: Sequence[str]) -> dict[str, dict[Topic
         content = file.read()
     except OSError as error:
         raise PlanFileError(f"the reset plan cannot be read: {error.strerror or error}") from error
-    return parse_plan(_decoded(content), group_ids)
+    return parse_plan(_decode(content), group_ids)
 
 
 def parse_plan(text: str, group_ids: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
@@ -49,7 +52,7 @@ def parse_plan(text: str, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
     for number, row in _rows(text):
         try:
             forms = (_form_of(row, forms),)
-            partition, offset = _partition_and_offset(row[-3:])
+            partition, offset = _partition_and_offset(row[-3:])  # the last columns of both forms
         except ValueError as error:
             expected = " or ".join(map(",".join, forms))
             raise PlanFileError(f"line {number} of the reset plan {error}, expected: {expected}") from None
@@ -69,8 +72,9 @@ def export_plan(plans: Mapping[str, Offsets], *, with_group: bool) -> str:
     return out.getvalue()
 
 
-def _decoded(content: bytes) -> str:
-    encoding = "utf-16" if content.startswith(_MARKS_OF_UTF16) else "utf-8-sig"
+def _decode(content: bytes) -> str:
+    """Return the text of a plan file in UTF-8, or in UTF-16 with a byte order mark. Raise PlanFileError."""
+    encoding = "utf-16" if content.startswith(_UTF16_BOMS) else "utf-8-sig"
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
@@ -98,7 +102,8 @@ def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _form_of(row: list[str], forms: Sequence[_Form]) -> _Form:
-    if len(row) == 1 and (separator := next((one for one in _OTHER_SEPARATORS if one in row[0]), None)):
+    """Return the form of a row, one of `forms`. Raise ValueError that continues the sentence "line N ..."."""
+    if len(row) == 1 and (separator := next((s for s in _OTHER_SEPARATORS if s in row[0]), None)):
         raise ValueError(f"is separated by {separator!r} instead of a comma")
     if tuple(cell.strip().lower() for cell in row) in (_WITHOUT_GROUP, _WITH_GROUP):
         raise ValueError("is a header, which a reset plan does not have")
@@ -109,7 +114,7 @@ def _form_of(row: list[str], forms: Sequence[_Form]) -> _Form:
 
 
 def _partition_and_offset(cells: list[str]) -> tuple[TopicPartition, int]:
-    """Return the partition and its offset. Raises ValueError that names the cell and what it should be."""
+    """Return the partition and its offset. Raise ValueError that continues the sentence "line N ..."."""
     topic, partition, offset = (cell.strip(" \t") for cell in cells)
     if not _TOPIC.fullmatch(topic):
         raise ValueError(f"has {shortened(topic)!a} instead of the name of a topic")
@@ -117,6 +122,7 @@ def _partition_and_offset(cells: list[str]) -> tuple[TopicPartition, int]:
 
 
 def _number(text: str, at_least: int, at_most: int) -> int:
+    """Return the number of a cell. Raise ValueError that continues the sentence "line N ..."."""
     try:
         return parse_whole_number(text, at_least, at_most)
     except OutOfRange as error:

@@ -1,4 +1,4 @@
-"""An administrator's requests to the coordinator; requests for several groups are sent concurrently.
+"""An administrator's requests to the coordinator. Requests for several groups are sent concurrently.
 
 A request that changes a group waits for the batch that writes the change to the topics, so that a command
 that follows finds the change there. Every method raises a `ClientError` of `clients.pending` if a response
@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
-from clients.coordinator_client import CoordinatorClient, wait_for_views
+from clients.barrier import wait_for_views
+from clients.coordinator_client import CoordinatorClient
 from clients.pending import CoordinatorError, R
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.kafka.history import DEAD
@@ -42,8 +43,9 @@ from operations.admin.answers import AnyDescription, offsets_of, snapshot_of
 K = TypeVar("K")
 A = TypeVar("A", bound=Response)
 
-# The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
 _DescribeRequest = type[DescribeGroup | ConsumerGroupDescribe | ShareGroupDescribe | StreamsGroupDescribe]
+# By group type, the request that describes such a group. The numbers here are the versions of Kafka's
+# messages that the requests correspond to. Source: *Request.json of Apache Kafka 4.
 _DESCRIBE: Mapping[str, tuple[_DescribeRequest, int]] = MappingProxyType(
     {
         "classic": (DescribeGroup, 5),
@@ -57,10 +59,9 @@ FETCH_VERSION, COMMIT_VERSION, DELETE_VERSION, OFFSET_DELETE_VERSION, LEAVE_VERS
 # This many partitions fit in one request, even with names of Kafka's maximum length.
 _COMMIT_MAX_PARTITIONS = 10_000
 
-_REASON = "member was removed by an admin"
+_REMOVAL_REASON = "member was removed by an admin"
 _REASON_MAX_CHARS = 255
 
-_NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 
 PartitionErrors = dict[TopicPartition, ErrorCode]
 Removed = tuple[ErrorCode, list[ErrorCode]]
@@ -68,7 +69,7 @@ Removed = tuple[ErrorCode, list[ErrorCode]]
 
 
 class GroupRequests:
-    """An administrator's requests, sent through a client. They raise if no response comes in time."""
+    """An administrator's requests, sent through a client. They raise if no response arrives in time."""
 
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
@@ -82,60 +83,67 @@ class GroupRequests:
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
         """Describe the groups and, if wanted, fetch the offsets of all their partitions.
 
-        If a group's type is unknown or has changed, requests for all types are sent. A group that cannot be
-        described is returned as its error code. Groups that are not Kafka's are omitted.
+        If the type of a group in `groups` is None or has changed, requests for all types are sent. A group
+        that cannot be described is returned as its error code. Groups that are not Kafka's are omitted.
         """
         send, header = self._client.send, self._client.header
-        sent = {
-            (name, of): send(request(**header(name, version)))
-            for name, known in groups.items()
-            for of, (request, version) in _DESCRIBE.items()
-            if known in (of, None)
+        descriptions = {
+            (name, group_type): send(request(**header(name, version)))
+            for name, known_type in groups.items()
+            for group_type, (request, version) in _DESCRIBE.items()
+            if known_type in (group_type, None)
         }
-        fetched = {
+        fetched_offsets = {
             name: send(OffsetFetch(**header(name, FETCH_VERSION)))
             for name in (groups if with_offsets else ())
         }
         answers: dict[str, AnyDescription] = {
             name: answer
-            for (name, _), answer in _accepted(sent).items()
+            for (name, _), answer in _accepted_responses(descriptions).items()
             if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
         }
         described: Answers = {
             name: snapshot_of(answer) if answer.error_code is ErrorCode.NONE else answer.error_code
             for name, answer in answers.items()
         }
-        there = {name for name, answer in answers.items() if answer.group_state != DEAD}
-        changed = dict.fromkeys(name for name, known in groups.items() if known and name not in there)
-        if changed:
-            described |= self.describe(changed)[0]
+        existing = {name for name, answer in answers.items() if answer.group_state != DEAD}
+        # A group that does not exist with the type in `groups` may have changed its type.
+        without_type = dict.fromkeys(
+            name for name, known_type in groups.items() if known_type and name not in existing
+        )
+        if without_type:
+            described |= self.describe(without_type)[0]
         return described, {
-            name: offsets_of(answer, answers.get(name)) for name, answer in _accepted(fetched).items()
+            name: offsets_of(answer, answers.get(name))
+            for name, answer in _accepted_responses(fetched_offsets).items()
         }
 
     def commit_offsets(
-        self, offsets: Mapping[str, Mapping[TopicPartition, int]], topic_ids: Mapping[str, UUID] = _NO_IDS
+        self,
+        offsets: Mapping[str, Mapping[TopicPartition, int]],
+        topic_ids: Mapping[str, UUID] = MappingProxyType({}),
     ) -> dict[str, PartitionErrors]:
-        """Send OffsetCommit with these offsets of each group. Return each outcome.
+        """Send OffsetCommit with these offsets of each group. Return each partition's error code, by group.
 
         The request names no member, so the coordinator accepts it only for a group without members. A topic
         that is not in `topic_ids` keeps the id of the replaced offset. More than 10,000 partitions are split
-        among several requests, some of which may fail.
+        among several requests. Some of them may fail.
         """
-        sent = [
-            (group_id, some, self._commit(group_id, some, topic_ids))
-            for group_id, of_group in offsets.items()
-            for some in _parts(of_group)
+        commits = [
+            (group_id, part, self._commit(group_id, part, topic_ids))
+            for group_id, offsets_of_group in offsets.items()
+            for part in _split(offsets_of_group)
         ]
-        # A request without offsets would create an empty group.
+        # No request is sent for a group without offsets, because it would create an empty group.
         errors: dict[str, PartitionErrors] = {group_id: {} for group_id in offsets}
-        for group_id, some, future in sent:
-            errors[group_id] |= _commit_errors(some, future.result())
+        for group_id, part, future in commits:
+            errors[group_id] |= _commit_errors(part, future.result())
         return errors
 
     def _commit(
         self, group_id: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]
     ) -> Future[OffsetCommitResponse]:
+        """Send one OffsetCommit in no member's name."""
         topics = [
             CommittedTopic(
                 topic,
@@ -153,10 +161,12 @@ class GroupRequests:
         return self._client.send(request)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
-        """Send DeleteGroups. Return the outcome of each group."""
-        header = self._client.header
+        """Send DeleteGroups. Return the error code of each group."""
         answers = self._send(
-            {name: DeleteGroup(**header(name, DELETE_VERSION), waits_for_views=True) for name in group_ids}
+            {
+                name: DeleteGroup(**self._client.header(name, DELETE_VERSION), waits_for_views=True)
+                for name in group_ids
+            }
         )
         return {name: answer.error_code for name, answer in answers.items()}
 
@@ -165,31 +175,31 @@ class GroupRequests:
     ) -> dict[str, tuple[ErrorCode, PartitionErrors]]:
         """Send OffsetDelete for these partitions of each group.
 
-        Return the group's outcome and, if it is NONE, each partition's.
+        Return the error code of the group and, if it is NONE, the error code of each partition.
         """
-        header = self._client.header
         topics = [TopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()]
         answers = self._send(
             {
-                name: OffsetDelete(**header(name, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics)
+                name: OffsetDelete(
+                    **self._client.header(name, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics
+                )
                 for name in group_ids
             }
         )
-        return {name: (answer.error_code, _errors(answer.topics)) for name, answer in answers.items()}
+        return {name: (answer.error_code, _error_codes(answer.topics)) for name, answer in answers.items()}
 
     def remove_members(
         self, members: Mapping[str, Sequence[LeavingMember]], reason: str | None
     ) -> dict[str, Removed]:
         """Send LeaveGroup for the members of each group. Return the outcomes.
 
-        The form of the reason is that of KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
+        The reason has the same form as in KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
         """
-        full_reason = (f"{_REASON}: {reason}" if reason else _REASON)[:_REASON_MAX_CHARS]
-        header = self._client.header
+        full_reason = (f"{_REMOVAL_REASON}: {reason}" if reason else _REMOVAL_REASON)[:_REASON_MAX_CHARS]
         answers = self._send(
             {
                 name: LeaveGroup(
-                    **header(name, LEAVE_VERSION),
+                    **self._client.header(name, LEAVE_VERSION),
                     waits_for_views=True,
                     members=[LeavingMember(m.member_id, m.group_instance_id, full_reason) for m in leaving],
                 )
@@ -204,10 +214,12 @@ class GroupRequests:
     def release_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Send ReleaseGroup for each group of Kafka or RocketMQ. Return the error codes.
 
-        The code is NONE, too, if the group is not quarantined or does not exist.
+        A deadline of a quarantined group has failed, so none of its timers fires until it is released. The
+        code is NONE, too, if the group is not quarantined or does not exist.
         """
-        header = self._client.header
-        answers = self._send({name: ReleaseGroup(**header(name), waits_for_views=True) for name in group_ids})
+        answers = self._send(
+            {name: ReleaseGroup(**self._client.header(name), waits_for_views=True) for name in group_ids}
+        )
         return {name: answer.error_code for name, answer in answers.items()}
 
     def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
@@ -225,7 +237,8 @@ class GroupRequests:
         return codes
 
     def _abort_marker(self, pending: PendingTransaction) -> TransactionMarker:
-        """Return a marker that aborts this transaction at the position at which it is pending."""
+        """Return the ABORT marker of this transaction, with the position of its pending offsets."""
+        # A transaction of version 2 raises the producer's epoch by one when it ends (KIP-890).
         return TransactionMarker(
             **self._client.header(pending.group_id),
             waits_for_views=True,
@@ -239,38 +252,38 @@ class GroupRequests:
         )
 
     def _send(self, requests: Mapping[str, Request[A]]) -> dict[str, A]:
-        """Send a request for each group, all at once."""
-        pending = {name: self._client.send(request) for name, request in requests.items()}
-        return {name: future.result() for name, future in pending.items()}
-
-
-class ReadOnly(ClientError):
-    """The error of a change to groups of the cluster's own coordinator, which are read only."""
+        """Send the request for each group, all at once, and return the responses."""
+        futures = {name: self._client.send(request) for name, request in requests.items()}
+        return {name: future.result() for name, future in futures.items()}
 
 
 class ObservedGroups(TopicGroupDescriber, GroupRequests):
-    """Descriptions of groups of the cluster's own coordinator, from an observer's topics.
+    """The groups of the cluster's own coordinator, read from an observer's topics.
 
-    Requests that change a group raise ReadOnly.
+    The observer (`group-coordinator observe`) publishes what it sees of these groups. Requests that change a
+    group raise ClientError.
     """
 
     @property
     def _client(self) -> CoordinatorClient:  # type: ignore[override]
-        raise ReadOnly(
-            f"groups of the cluster's own coordinator are read only here ({self._topics[1].groups_topic} is "
+        raise ClientError(
+            f"groups of the cluster's own coordinator are read only here ({self._layout.groups_topic} is "
             "an observer's topic): change them with kafka-consumer-groups"
         )
 
     def wait_for_views(self) -> None:
-        """Do not wait: the topics have what the observer has read so far."""
+        """Return at once, because no request to these groups changes the topics."""
 
 
-def _accepted(pending: Mapping[K, Future[R]]) -> dict[K, R]:
-    """Return the responses, without refusals because the group is of another protocol."""
-    # The second is from ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe.
+def _accepted_responses(futures: Mapping[K, Future[R]]) -> dict[K, R]:
+    """Return the responses. Requests that were refused because of the group's protocol are omitted.
+
+    Raises CoordinatorError for any other refusal.
+    """
+    # ConsumerGroupDescribe, ShareGroupDescribe and StreamsGroupDescribe refuse with GROUP_ID_NOT_FOUND.
     other_protocol = (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.GROUP_ID_NOT_FOUND)
     answers = {}
-    for key, future in pending.items():
+    for key, future in futures.items():
         try:
             answers[key] = future.result()
         except CoordinatorError as error:
@@ -279,19 +292,22 @@ def _accepted(pending: Mapping[K, Future[R]]) -> dict[K, R]:
     return answers
 
 
-def _parts(offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
+def _split(offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
+    """Yield parts of the offsets, each for one OffsetCommit."""
     ordered = sorted(offsets.items())
     for first in range(0, len(ordered), _COMMIT_MAX_PARTITIONS):
         yield dict(ordered[first : first + _COMMIT_MAX_PARTITIONS])
 
 
-def _commit_errors(offsets: Iterable[TopicPartition], answer: OffsetCommitResponse) -> PartitionErrors:
+def _commit_errors(partitions: Iterable[TopicPartition], answer: OffsetCommitResponse) -> PartitionErrors:
+    """Return the error code of each partition of an OffsetCommit. An error of the whole request is theirs."""
     if answer.error_code is not ErrorCode.NONE:
-        return dict.fromkeys(offsets, answer.error_code)
-    return _errors(answer.topics)
+        return dict.fromkeys(partitions, answer.error_code)
+    return _error_codes(answer.topics)
 
 
-def _errors(topics: Iterable[TopicErrors]) -> PartitionErrors:
+def _error_codes(topics: Iterable[TopicErrors]) -> PartitionErrors:
+    """Return the error code of each partition in a response."""
     return {
         TopicPartition(topic.name, partition.partition_index): partition.error_code
         for topic in topics

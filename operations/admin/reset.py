@@ -1,5 +1,5 @@
-"""Planning of a reset: the groups that can be reset, the selected partitions with their known bounds, and the
-new offset of each. Nothing is changed here. Source: GroupOffsetsResetter.
+"""The plan of a reset of offsets: the groups that can be reset, the selected partitions, and the new offset
+of each. This module changes no group. Source: GroupOffsetsResetter.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from operations.admin.requests import GroupRequests
 
 
 class ResetError(ValueError):
-    """The error of a reset that cannot be planned. No group must be changed."""
+    """The error of a reset that cannot be planned. The caller must not change any group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | T
 
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
-    """The input of a plan."""
+    """The offsets from which the new offsets are planned."""
 
     bounds: Mapping[TopicPartition, LogBounds]
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -88,8 +88,8 @@ def plan_reset(
 ) -> ResetPlan:
     """Return the new offsets of a group. Raises ResetError.
 
-    `FromFile` has its own partitions. Offsets that a user names, or shifts to, are limited to the log's
-    bounds.
+    `FromFile` names its own partitions, so `partitions` is ignored. Offsets that a user names, or
+    shifts to, are limited to the log's bounds.
     """
     ordered = sorted(partitions)
     bounds = known.bounds
@@ -101,16 +101,17 @@ def plan_reset(
         case ToCurrent():
             return ResetPlan({p: known.committed.get(p, bounds[p].latest) for p in ordered}, [])
         case ToOffset(offset):
-            return _within_bounds(dict.fromkeys(ordered, offset), bounds)
+            return _plan_within_bounds(dict.fromkeys(ordered, offset), bounds)
         case ShiftBy(number):
-            return _within_bounds({p: _committed(p, known) + number for p in ordered}, bounds)
+            return _plan_within_bounds({p: _committed_offset(p, known) + number for p in ordered}, bounds)
         case ToTime():
-            return _at_time(ordered, known)
+            return _plan_at_time(ordered, known)
         case FromFile(plan):
-            return _within_bounds(dict(sorted(plan.get(group_id, {}).items())), bounds)
+            return _plan_within_bounds(dict(sorted(plan.get(group_id, {}).items())), bounds)
 
 
-def _committed(partition: TopicPartition, known: KnownOffsets) -> int:
+def _committed_offset(partition: TopicPartition, known: KnownOffsets) -> int:
+    """Return the committed offset of a partition. Raise ResetError if there is none."""
     if partition not in known.committed:
         name = partition_name(partition)
         raise ResetError(
@@ -119,13 +120,14 @@ def _committed(partition: TopicPartition, known: KnownOffsets) -> int:
     return known.committed[partition]
 
 
-def _within_bounds(
-    wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, LogBounds]
+def _plan_within_bounds(
+    requested: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, LogBounds]
 ) -> ResetPlan:
+    """Return a plan with the requested offsets, limited to the log's bounds. Warn of each limited offset."""
     plan = ResetPlan({}, [])
-    for partition, offset in wanted.items():
-        within = bounds[partition]
-        limited = plan.offsets[partition] = max(within.earliest, min(offset, within.latest))
+    for partition, offset in requested.items():
+        log = bounds[partition]
+        limited = plan.offsets[partition] = max(log.earliest, min(offset, log.latest))
         if limited != offset:
             side = "higher than latest" if offset > limited else "lower than earliest"
             plan.warnings.append(
@@ -135,16 +137,17 @@ def _within_bounds(
     return plan
 
 
-def _at_time(partitions: Iterable[TopicPartition], known: KnownOffsets) -> ResetPlan:
+def _plan_at_time(partitions: Iterable[TopicPartition], known: KnownOffsets) -> ResetPlan:
+    """Return the plan of `ToTime`. Warn of each partition without a record at or after the time."""
     plan = ResetPlan({}, [])
     for partition in partitions:
-        found = known.at_time.get(partition)
-        if found is None:
+        offset = known.at_time.get(partition)
+        if offset is None:
             plan.warnings.append(
                 f"Partition {partition.partition} from topic {partition.topic} has no record that late. "
                 "Falling back to latest known offset."
             )
-        plan.offsets[partition] = known.bounds[partition].latest if found is None else found
+        plan.offsets[partition] = known.bounds[partition].latest if offset is None else offset
     return plan
 
 
@@ -156,42 +159,35 @@ def partition_name(partition: TopicPartition) -> str:
 INACTIVE = frozenset({GroupState.EMPTY.value, DEAD})
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedReset:
-    """The plan of each group. A group that cannot be reset has an empty plan and a sentence in `errors`."""
-
-    plans: dict[str, ResetPlan]
-    errors: list[str]
-
-
 def prepare_reset(
     requests: GroupRequests,
     log: LogOffsets,
     groups: KnownTypes,
     scenario: Scenario,
     topics: Sequence[TopicChoice] | None,
-) -> PreparedReset:
-    """Plan the reset of these groups, without changing anything.
+) -> tuple[dict[str, ResetPlan], list[str]]:
+    """Plan the reset of these groups, without changing anything. Return the plan of each group, and a
+    sentence for each group that cannot be reset, whose plan is empty.
 
     `topics` None selects all partitions with a committed offset. Raises ResetError, for all groups, if a
     partition does not exist or has no offset to shift, and ClientError or KafkaError if the coordinator or a
     broker does not respond.
     """
     described = describe_groups(requests, groups, with_offsets=_needs_committed(scenario, topics))
-    shares = [g for g, d in described.groups.items() if d.group_type == "share"]
+    share_groups = [g for g, d in described.groups.items() if d.group_type == "share"]
     active = {g: d.state for g, d in described.groups.items() if d.state not in INACTIVE}
-    inactive = [group_id for group_id in described.groups if group_id not in (*active, *shares)]
-    partitions = _partitions(log, inactive, scenario, topics, described.offsets)
-    everything = {p for wanted in partitions.values() for p in wanted}
-    if missing := everything - log.filter_existing(everything):
-        raise _not_there(sorted(missing))
-    bounds = log.bounds(everything)
-    at_time = log.at_time(everything, scenario.at_ms) if isinstance(scenario, ToTime) else {}
+    resettable = [group_id for group_id in described.groups if group_id not in (*active, *share_groups)]
+    partitions_of = _selected_partitions(log, resettable, scenario, topics, described.offsets)
+    all_partitions = {partition for partitions in partitions_of.values() for partition in partitions}
+    if missing := all_partitions - log.filter_existing(all_partitions):
+        raise _missing_partitions_error(sorted(missing))
+    bounds = log.bounds(all_partitions)
+    at_time = log.offsets_at(all_partitions, scenario.at_ms) if isinstance(scenario, ToTime) else {}
     plans = {group_id: ResetPlan({}, []) for group_id in groups}
-    for group_id, wanted in partitions.items():
+    for group_id, partitions in partitions_of.items():
         offsets = described.offsets.get(group_id, GroupOffsets())
         committed = {p: c.offset for p, c in offsets.committed.items()}
-        plans[group_id] = plan_reset(scenario, group_id, wanted, KnownOffsets(bounds, committed, at_time))
+        plans[group_id] = plan_reset(scenario, group_id, partitions, KnownOffsets(bounds, committed, at_time))
     errors = [
         *described.refusals(),
         *(
@@ -199,39 +195,44 @@ def prepare_reset(
             f"but the current state is {state}."
             for group_id, state in active.items()
         ),
-    ]
-    errors += [
-        f"Group '{group_id}' is a share group: reset it with kafka-share-groups." for group_id in shares
+        *(
+            f"Group '{group_id}' is a share group: reset it with kafka-share-groups."
+            for group_id in share_groups
+        ),
     ]
     if isinstance(scenario, FromFile):
-        lost = [group_id for group_id in inactive if group_id not in scenario.plan]
-        errors += [f"No reset plan for group {group_id} found." for group_id in lost]
-    return PreparedReset(plans, errors)
+        without_plan = [group_id for group_id in resettable if group_id not in scenario.plan]
+        errors += [f"No reset plan for group {group_id} found." for group_id in without_plan]
+    return plans, errors
 
 
 def _needs_committed(scenario: Scenario, topics: Sequence[TopicChoice] | None) -> bool:
-    if isinstance(scenario, FromFile):
-        return False
-    return topics is None or isinstance(scenario, (ShiftBy, ToCurrent))
+    """Return True if the plan depends on the groups' committed offsets."""
+    return not isinstance(scenario, FromFile) and (
+        topics is None or isinstance(scenario, (ShiftBy, ToCurrent))
+    )
 
 
-def _partitions(
+def _selected_partitions(
     log: LogOffsets,
     group_ids: Iterable[str],
     scenario: Scenario,
     topics: Sequence[TopicChoice] | None,
     offsets: Mapping[str, GroupOffsets],
 ) -> dict[str, list[TopicPartition]]:
+    """Return the partitions to reset, by group. Raises ResetError."""
     if isinstance(scenario, FromFile):
         return {group_id: sorted(scenario.plan.get(group_id, {})) for group_id in group_ids}
     if topics is None:
         return {group_id: sorted(offsets[group_id].committed) for group_id in group_ids}
     chosen = choose_partitions(topics, log.existing({choice.topic for choice in topics}))
     if chosen.missing:
-        raise _not_there(chosen.missing)
+        raise _missing_partitions_error(chosen.missing)
     return dict.fromkeys(group_ids, chosen.partitions)
 
 
-def _not_there(missing: Iterable[TopicPartition]) -> ResetError:
+def _missing_partitions_error(missing: Iterable[TopicPartition]) -> ResetError:
+    """Return the error that these partitions do not exist."""
+    # Partition -1 stands for a topic that does not exist.
     names = ",".join(p.topic if p.partition < 0 else partition_name(p) for p in missing)
     return ResetError(f'{UNKNOWN_TOPIC_OR_PARTITION}: The partitions "{names}" do not exist')

@@ -1,5 +1,5 @@
-"""Groups at a coordinator over Kafka's protocol (a gateway is this project's coordinator here), and the
-decision about each group whose offsets move to another coordinator.
+"""Groups of a coordinator, read over Kafka's protocol, and the decision about each group whose offsets move
+to another coordinator. This project's coordinator is read through a gateway.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +16,7 @@ from kafka.errors import KafkaError as KafkaPythonError
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.errors import UserFacingError
 
 # Other types of groups have no offsets that OffsetCommit sets (KIP-932, KIP-1071).
 _WITH_OFFSETS = ("classic", "consumer")
@@ -59,7 +60,7 @@ class AdoptDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdoptPlan:
-    """The decision about a group."""
+    """A group, the decision about it, and the offsets to commit."""
 
     group: FoundGroup
     outcome: AdoptDecision
@@ -71,8 +72,8 @@ class AdoptPlan:
 def plan(group: FoundGroup, at_target: FoundGroup | None, *, overwrite: bool) -> AdoptPlan:
     """Decide about a group. `at_target` is the same group at the target coordinator, if it exists.
 
-    It may have members at neither coordinator, because they would commit to the one that they know. Different
-    offsets at the target are replaced only with `overwrite`.
+    A group with members at either coordinator is refused, because the members commit to that coordinator.
+    Different offsets at the target are replaced only with `overwrite`.
     """
     for side in (group, at_target):
         if side is not None and side.error:
@@ -87,19 +88,19 @@ def plan(group: FoundGroup, at_target: FoundGroup | None, *, overwrite: bool) ->
         )
     if not group.offsets:
         return AdoptPlan(group, AdoptDecision.EMPTY)
-    known = {} if at_target is None else at_target.offsets
-    missing = {partition: at for partition, at in group.offsets.items() if known.get(partition) != at}
-    if not missing:
+    existing = {} if at_target is None else at_target.offsets
+    to_commit = {p: position for p, position in group.offsets.items() if existing.get(p) != position}
+    if not to_commit:
         return AdoptPlan(group, AdoptDecision.SAME)
-    others = sum(1 for partition in missing if partition in known)
-    if others and not overwrite:
+    replaced = sum(1 for partition in to_commit if partition in existing)
+    if replaced and not overwrite:
         return AdoptPlan(
             group,
             AdoptDecision.REFUSED,
-            f"the other coordinator has other offsets of {others} partitions: see --overwrite",
-            missing,
+            f"the other coordinator has other offsets of {replaced} partitions: see --overwrite",
+            to_commit,
         )
-    return AdoptPlan(group, AdoptDecision.MOVE, offsets=missing)
+    return AdoptPlan(group, AdoptDecision.MOVE, offsets=to_commit)
 
 
 # Maximum number of groups described in one request. Their offsets are requested concurrently.
@@ -108,8 +109,8 @@ _MAX_DESCRIBED = 100
 _MAX_RETRIES = 3
 
 
-class AdoptError(RuntimeError):
-    """The error when the groups of a coordinator cannot be read."""
+class AdoptError(UserFacingError):
+    """The error when the groups of a coordinator cannot be read, or their offsets cannot be committed."""
 
 
 class GroupAdmin:
@@ -119,54 +120,60 @@ class GroupAdmin:
     """
 
     def __init__(self, client_config: ClientConfig, timeout_s: float) -> None:
-        self._at = client_config
+        self._client_config = client_config
         self._timeout_s = timeout_s
         self._admin = kafka_clients.librdkafka_admin(client_config)
 
     def cluster_id(self) -> str:
-        """Return the id of the Kafka cluster. A gateway passes it on."""
-        found = self._result(lambda: self._admin.describe_cluster(request_timeout=self._timeout_s))
-        return str(found.cluster_id)
+        """Return the id of the Kafka cluster. A gateway returns its cluster's id."""
+        cluster = self._await_result(lambda: self._admin.describe_cluster(request_timeout=self._timeout_s))
+        return str(cluster.cluster_id)
 
     def ids(self) -> list[str]:
         """Return the ids of all groups, in alphabetical order."""
-        found = self._result(lambda: self._admin.list_consumer_groups(request_timeout=self._timeout_s))
-        if found.errors:
-            raise AdoptError(f"{self._at} does not list all groups: {found.errors[0]}")
-        return sorted(group.group_id for group in found.valid)
+        listing = self._await_result(
+            lambda: self._admin.list_consumer_groups(request_timeout=self._timeout_s)
+        )
+        if listing.errors:
+            raise AdoptError(f"{self._client_config} does not list all groups: {listing.errors[0]}")
+        return sorted(group.group_id for group in listing.valid)
 
     def read(self, group_ids: Iterable[str]) -> dict[str, FoundGroup]:
-        """Return those of these groups that exist, with their offsets.
+        """Return the groups of these ids that exist, with their offsets.
 
         A group that cannot be read has an `error`. Offsets that a transaction may still change are an error,
         not an older value (KIP-447).
         """
         ids = list(group_ids)
-        found: dict[str, FoundGroup] = {}
+        groups: dict[str, FoundGroup] = {}
         for first in range(0, len(ids), _MAX_DESCRIBED):
-            found |= self._read_together(ids[first : first + _MAX_DESCRIBED])
-        return found
+            groups |= self._read_concurrently(ids[first : first + _MAX_DESCRIBED])
+        return groups
 
-    def _read_together(self, ids: list[str]) -> dict[str, FoundGroup]:
-        found: dict[str, FoundGroup] = {}
-        # All are requested before the first answer is waited for.
-        requested: dict[str, tuple[Any, Future[Any]]] = {}
-        for group_id, future in self._request(ids).items():
+    def _read_concurrently(self, ids: list[str]) -> dict[str, FoundGroup]:
+        """Return these groups, as `read`. There are at most `_MAX_DESCRIBED`."""
+        groups: dict[str, FoundGroup] = {}
+        # The offsets of all groups are requested before the first response with offsets is awaited. By group
+        # id, the described group and the future of its offsets.
+        described: dict[str, tuple[Any, Future[Any]]] = {}
+        for group_id, future in self._request_descriptions(ids).items():
             try:
-                group = self._described(group_id, future)
+                group = self._await_description(group_id, future)
             except AdoptError as error:
-                found[group_id] = FoundGroup(group_id, error=str(error))
+                groups[group_id] = FoundGroup(group_id, error=str(error))
             else:
                 if group is not None:
-                    requested[group_id] = group, self._request_offsets(group_id)
-        for group_id, (group, future) in requested.items():
-            found[group_id] = self._found(group_id, group, future)
-        return found
+                    described[group_id] = group, self._request_offsets(group_id)
+        for group_id, (group, future) in described.items():
+            groups[group_id] = self._await_group(group_id, group, future)
+        return groups
 
-    def _found(self, group_id: str, group: Any, offsets: Future[Any]) -> FoundGroup:
-        kind, state = group.type.name.lower(), group.state.name.replace("_", " ").title().replace(" ", "")
+    def _await_group(self, group_id: str, group: Any, offsets: Future[Any]) -> FoundGroup:
+        """Return a described group with its offsets, or with an error if they cannot be read."""
+        kind = group.type.name.lower()
+        state = group.state.name.replace("_", " ").title().replace(" ", "")  # such as PreparingRebalance
         try:
-            committed = self._offsets(group_id, offsets)
+            committed = self._await_offsets(group_id, offsets)
         except AdoptError as error:
             return FoundGroup(group_id, kind, state, len(group.members), error=str(error))
         return FoundGroup(group_id, kind, state, len(group.members), committed)
@@ -174,39 +181,42 @@ class GroupAdmin:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedPosition]
     ) -> dict[TopicPartition, str]:
-        """Commit these offsets without a member. Return Kafka's error for each partition that has one."""
+        """Commit these offsets in no member's name. Return Kafka's error for each partition that has one."""
         # Not by librdkafka's admin client, which adds a zero byte to the metadata.
-        wanted = {
-            kafka.TopicPartition(*partition): kafka.OffsetAndMetadata(at.offset, at.metadata, at.leader_epoch)
-            for partition, at in offsets.items()
+        to_commit = {
+            kafka.TopicPartition(*partition): kafka.OffsetAndMetadata(
+                position.offset, position.metadata, position.leader_epoch
+            )
+            for partition, position in offsets.items()
         }
         try:
             with closing(
-                kafka_clients.admin(self._at, request_timeout_ms=round(self._timeout_s * 1000))
+                kafka_clients.admin(self._client_config, request_timeout_ms=round(self._timeout_s * 1000))
             ) as admin:
-                outcome = admin.alter_group_offsets(group_id, wanted)
+                errors = admin.alter_group_offsets(group_id, to_commit)
         except KafkaPythonError as error:
-            raise AdoptError(f"{self._at}: {error}") from error
+            raise AdoptError(f"{self._client_config}: {error}") from error
         return {
-            TopicPartition(partition.topic, partition.partition): kind.__name__
-            for partition, kind in outcome.items()
-            if kind.errno
+            TopicPartition(partition.topic, partition.partition): error_type.__name__
+            for partition, error_type in errors.items()
+            if error_type.errno  # 0 is NoError
         }
 
-    def _request(self, group_ids: list[str]) -> dict[str, Future[Any]]:
+    def _request_descriptions(self, group_ids: list[str]) -> dict[str, Future[Any]]:
+        """Request the descriptions of groups. Return their futures by group id."""
         futures: dict[str, Future[Any]] = self._admin.describe_consumer_groups(
             group_ids, request_timeout=self._timeout_s
         )
         return futures
 
-    def _described(self, group_id: str, future: Future[Any]) -> Any:
+    def _await_description(self, group_id: str, future: Future[Any]) -> Any:
         """Return the group's description, or None if it does not exist."""
         try:
-            group = _with_retries(lambda: self._request([group_id])[group_id], future)
+            group = _with_retries(lambda: self._request_descriptions([group_id])[group_id], future)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
-            raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
+            raise AdoptError(f"{self._client_config}: {error.args[0].str()}") from error
         return None if group.state.name == "DEAD" else group
 
     def _request_offsets(self, group_id: str) -> Future[Any]:
@@ -217,23 +227,29 @@ class GroupAdmin:
         future: Future[Any] = futures[group_id]
         return future
 
-    def _offsets(self, group_id: str, future: Future[Any]) -> dict[TopicPartition, CommittedPosition]:
-        answer = self._result(lambda: self._request_offsets(group_id), future)
+    def _await_offsets(self, group_id: str, future: Future[Any]) -> dict[TopicPartition, CommittedPosition]:
+        """Return the group's committed offsets. Raises AdoptError if one of them cannot be read."""
+        answer = self._await_result(lambda: self._request_offsets(group_id), future)
         offsets = {}
-        for found in answer.topic_partitions:
-            if found.error is not None:
-                where = f"{found.topic}-{found.partition}"
-                raise AdoptError(f"group {group_id}, {where} on {self._at}: {found.error.str()}")
-            if found.offset >= 0:
-                at = CommittedPosition(found.offset, found.leader_epoch, found.metadata or "")
-                offsets[TopicPartition(found.topic, found.partition)] = at
+        for committed in answer.topic_partitions:
+            partition = TopicPartition(committed.topic, committed.partition)
+            if committed.error is not None:
+                name = f"{committed.topic}-{committed.partition}"
+                raise AdoptError(
+                    f"group {group_id}, {name} on {self._client_config}: {committed.error.str()}"
+                )
+            if committed.offset >= 0:  # a negative offset means that none is committed
+                offsets[partition] = CommittedPosition(
+                    committed.offset, committed.leader_epoch, committed.metadata or ""
+                )
         return offsets
 
-    def _result(self, send: Callable[[], Future[Any]], sent: Future[Any] | None = None) -> Any:
+    def _await_result(self, send: Callable[[], Future[Any]], sent: Future[Any] | None = None) -> Any:
+        """Return the response as `_with_retries`, with AdoptError instead of KafkaException."""
         try:
             return _with_retries(send, sent)
         except KafkaException as error:
-            raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
+            raise AdoptError(f"{self._client_config}: {error.args[0].str()}") from error
 
 
 def _with_retries(send: Callable[[], Future[Any]], sent: Future[Any] | None = None) -> Any:
@@ -246,5 +262,5 @@ def _with_retries(send: Callable[[], Future[Any]], sent: Future[Any] | None = No
         except KafkaException as error:
             if error.args[0].code() != KafkaError._DESTROY:
                 raise
-            sent = None
+            sent = None  # send it again
     return send().result()

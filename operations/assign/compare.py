@@ -1,12 +1,13 @@
 """A comparison of strategies (Kafka's assignors, `lag-aware`, and RocketMQ's strategies) for one group, also
 a live one: the members' shares, how even they are, and what moves.
 
-`kafka_why.why.moves` defines a *move* and a *needless* move. The definition goes by numbers of partitions, so
+`kafka_why.why.moves` defines a *move* and a *needless* move. The definition counts partitions only, so
 a move that `lag-aware` makes because of weights, or another strategy because of racks, counts as needless.
 
-For RocketMQ a partition is a queue, a member a client, a rack a machine room; MACHINE_ROOM consumes from the
-rooms that have members. As in RocketMQ, each topic is divided among *all* members, whatever they subscribe
-to; no member consumes the share of one that does not subscribe.
+For RocketMQ's strategies, partitions stand for queues, members for clients, and racks for machine rooms.
+MACHINE_ROOM is configured to consume from the rooms that have members. As in RocketMQ, each topic is divided
+among *all* members, whatever they subscribe to. The share of a member that does not subscribe to the topic is
+consumed by no member.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,9 +25,14 @@ from assignors.lag_aware import LagAwareAssignor
 from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
-    NullPointerException,
 )
-from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, StrategySettings, strategy_named
+from assignors.rocketmq.strategies import (
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    AllocateMessageQueueByMachineRoom,
+    AllocateMessageQueueConsistentHash,
+)
 from kafka_why.assign.model import ByTopic, GroupSpec, InputError, Member
 from kafka_why.contract.kafka.history import DEAD, SHARE, GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
@@ -49,18 +55,20 @@ from records.topic_patterns import matching
 KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})
 CLIENT_STRATEGIES: Final = tuple(ASSIGNORS)
 
-_INNER: Final = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
-_NEEDS_ROOMS: Final = ("MACHINE_ROOM", *(NEARBY_PREFIX + name for name in _INNER))
-KNOWN: Final = (*KAFKA, LagAwareAssignor.name, *_INNER, *_NEEDS_ROOMS)
+_NEARBY_PREFIX: Final = "MACHINE_ROOM_NEARBY-"
+_PLAIN_ROCKETMQ: Final = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
+_NEEDING_ROOMS: Final = ("MACHINE_ROOM", *(_NEARBY_PREFIX + name for name in _PLAIN_ROCKETMQ))
+# The names of all strategies.
+STRATEGIES: Final = (*KAFKA, LagAwareAssignor.name, *_PLAIN_ROCKETMQ, *_NEEDING_ROOMS)
 
 # The broker of a queue whose broker is unknown: RocketMQ's default name.
-_BROKER: Final = "broker-a"
+_DEFAULT_BROKER: Final = "broker-a"
 
 
 def check_strategy(name: str) -> str:
     """Return the name. Raises InputError for an unknown strategy."""
-    if name not in KNOWN:
-        raise InputError(f"unknown strategy {name!r}; known strategies: {', '.join(KNOWN)}")
+    if name not in STRATEGIES:
+        raise InputError(f"unknown strategy {name!r}; known strategies: {', '.join(STRATEGIES)}")
     return name
 
 
@@ -79,24 +87,26 @@ def rounds(strategy: str, group: GroupSpec, held: Holdings) -> list[Holdings]:
 
 
 def _kafka_rounds(assignor: Assignor, group: GroupSpec, held: Holdings) -> list[Holdings]:
-    done: list[Holdings] = []
+    """Return the assignment after each rebalance, as in `rounds`. Only `cooperative-sticky` needs several."""
+    assignments: list[Holdings] = []
     for generation_id in count(1):
         subscriptions = group.subscriptions(held, generation_id)
-        dealt = assignor.assign(group.topics, subscriptions, group.partition_racks())
-        after = {member_id: frozenset(partitions) for member_id, partitions in dealt.items()}
-        done.append(after)
-        if assignor.name != CooperativeStickyAssignor.name or not _has_given_up(held, after):
+        assigned = assignor.assign(group.topics, subscriptions, group.partition_racks())
+        after = {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
+        assignments.append(after)
+        if assignor.name != CooperativeStickyAssignor.name or not _must_give_up(held, after):
             break
         held = after
-    return done
+    return assignments
 
 
-def _has_given_up(held: Holdings, after: Holdings) -> bool:
-    # Then it has to join again.
+def _must_give_up(held: Holdings, after: Holdings) -> bool:
+    """Return True if a member has to give up a partition. It then joins again."""
     return any(held.get(member_id, frozenset()) - partitions for member_id, partitions in after.items())
 
 
 def _rocketmq_shares(name: str, group: GroupSpec) -> Holdings:
+    """Return the partitions that each member would consume: its share of the topics that it subscribes to."""
     strategy = _rocketmq_strategy(name, group)
     client_ids = sort_client_ids(group.members)
     shares: dict[str, set[TopicPartition]] = {member_id: set() for member_id in client_ids}
@@ -106,41 +116,47 @@ def _rocketmq_shares(name: str, group: GroupSpec) -> Holdings:
             if topic not in group.members[member_id].topics:
                 continue
             try:
-                share = strategy.allocate("", member_id, queues, client_ids)
-            except (IllegalArgumentException, NullPointerException) as error:
+                share = strategy.allocate(member_id, queues, client_ids)
+            except IllegalArgumentException as error:
                 raise InputError(f"{name} refuses topic {topic}: {error}") from error
-            shares[member_id] |= {TopicPartition(queue.topic, queue.queue_id) for queue in share or ()}
+            shares[member_id] |= {TopicPartition(queue.topic, queue.queue_id) for queue in share}
     return {member_id: frozenset(share) for member_id, share in shares.items()}
 
 
 def _rocketmq_strategy(name: str, group: GroupSpec) -> AllocateMessageQueueStrategy:
+    """Return the strategy of this name for the group. Raise InputError if it needs rooms that are unknown."""
     rooms = {member.rack for member in group.members.values() if member.rack}
-    if name in _NEEDS_ROOMS and not (rooms and group.racks):
+    if name in _NEEDING_ROOMS and not (rooms and group.racks):
         raise InputError(f"{name} needs the racks of members and partitions, which are unknown")
-    return strategy_named(name, StrategySettings(consumeridcs=rooms, machine_room_resolver=_Racks(group)))
+    strategies: tuple[AllocateMessageQueueStrategy, ...] = (
+        AllocateMessageQueueAveragely(),
+        AllocateMessageQueueAveragelyByCircle(),
+        AllocateMessageQueueConsistentHash(),
+        AllocateMessageQueueByMachineRoom(rooms),
+    )
+    inner_name = name.removeprefix(_NEARBY_PREFIX)
+    strategy = next(strategy for strategy in strategies if strategy.name == inner_name)
+    if not name.startswith(_NEARBY_PREFIX):
+        return strategy
+    return AllocateMachineRoomNearby(
+        strategy, _room_of_broker, lambda client_id: group.members[client_id].rack
+    )
 
 
 def _queues(group: GroupSpec, topic: str) -> list[MessageQueue]:
-    racks = group.racks.get(topic, [()] * group.topics[topic])
-    brokers = (f"{places[0]}@{_BROKER}" if places else _BROKER for places in racks)
+    """Return a queue for each partition. The name of its broker begins with the partition's first rack."""
+    racks_by_partition = group.racks.get(topic, [()] * group.topics[topic])
+    brokers = (f"{racks[0]}@{_DEFAULT_BROKER}" if racks else _DEFAULT_BROKER for racks in racks_by_partition)
     return sort_queues(MessageQueue(topic, broker, number) for number, broker in enumerate(brokers))
 
 
-class _Racks(MachineRoomResolver):
-    """The racks of a group as machine rooms."""
-
-    def __init__(self, group: GroupSpec) -> None:
-        self._members = group.members
-
-    def broker_deploy_in(self, queue: MessageQueue) -> str | None:
-        room, at, _ = queue.broker_name.rpartition("@")
-        return room if at else None
-
-    def consumer_deploy_in(self, client_id: str) -> str | None:
-        return self._members[client_id].rack
+def _room_of_broker(queue: MessageQueue) -> str:
+    """Return the room in the name of the queue's broker, or "" if it has none."""
+    return queue.broker_name.rpartition("@")[0]
 
 
-_NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
+# By state, the reason why a group in this state has no assignment to compare.
+_NOT_COMPARED: Final[Mapping[str, str]] = MappingProxyType(
     {DEAD: "does not exist", GroupState.EMPTY: "has no members"}
 )
 
@@ -150,50 +166,61 @@ def live_group(
 ) -> GroupSpec:
     """Return the group with its subscriptions and assignments. A partition's weight is its lag in records.
 
-    `topics` are the existing topics that members subscribe to. Other topics are omitted, and so are racks,
-    because those of partitions are not read. Raises InputError for a group without members, and for a classic
-    group that is not Stable, because only then does the coordinator return subscriptions.
+    `topics` are the existing topics that members subscribe to. Other topics are omitted. Racks are omitted,
+    because the partitions' racks are unknown here.
+
+    Raises InputError for a share group, for a group without members, and for a classic group that is not
+    Stable. The coordinator returns the subscriptions of a classic group only if it is Stable.
     """
     if described.group_type == SHARE:
         raise InputError(f"group {described.group_id} is a share group, whose assignors are of another kind")
     state = described.state
-    if state in _NO_ANSWER or (not described.consumer and state != GroupState.STABLE):
-        reason = _NO_ANSWER.get(state, f"is {state}: retry when it is Stable")
+    if state in _NOT_COMPARED or (not described.consumer and state != GroupState.STABLE):
+        reason = _NOT_COMPARED.get(state, f"is {state}: retry when it is Stable")
         raise InputError(f"group {described.group_id} {reason}")
     members = {member.member_id: _member(member, topics) for member in described.members}
-    wanted = {topic for member in members.values() for topic in member.topics}
-    existing = {topic: topics[topic] for topic in sorted(wanted)}
-    there = frozenset(TopicPartition(topic, n) for topic, count in existing.items() for n in range(count))
+    subscribed = {topic for member in members.values() for topic in member.topics}
+    existing = {topic: topics[topic] for topic in sorted(subscribed)}
+    partitions = frozenset(
+        TopicPartition(topic, n) for topic, count in existing.items() for n in range(count)
+    )
     lags = {TopicPartition(row.topic, row.partition): row.lag for row in rows}
     return GroupSpec(
         topics=existing,
         members=members,
-        current={m.member_id: there.intersection(assigned_partitions(m) or ()) for m in described.members},
-        weights={p: lag for p in there if (lag := lags.get(p)) is not None and lag > 0},
+        current={
+            m.member_id: partitions.intersection(assigned_partitions(m) or ()) for m in described.members
+        },
+        weights={p: lag for p in partitions if (lag := lags.get(p)) is not None and lag > 0},
     )
 
 
 def subscribed_topics(described: GroupSnapshot, topics: Iterable[str]) -> set[str]:
-    """Return the topics that members subscribe to. Raises InputError.
+    """Return the topics that members subscribe to. Raises InputError if a subscription cannot be read.
 
-    They are the named topics, existing or not, and those of `topics` that match a pattern.
+    A topic that a member names need not exist. A pattern selects from `topics`.
     """
     return {topic for member in described.members for topic in _subscribed(member, topics)}
 
 
 def _member(member: MemberSnapshot, topics: Mapping[str, int]) -> Member:
+    """Return a member with its subscribed topics that exist."""
     existing = tuple(topic for topic in _subscribed(member, topics) if topic in topics)
     return Member(existing, member.group_instance_id)
 
 
 def _subscribed(member: MemberSnapshot, topics: Iterable[str]) -> tuple[str, ...]:
-    if (has := member.consumer) is not None:
-        pattern = has.subscribed_topic_regex
+    """Return the topics that a member subscribes to by name, and the matches of its pattern in `topics`.
+
+    Raises InputError.
+    """
+    if (details := member.consumer) is not None:  # a member of a group with epochs
+        pattern = details.subscribed_topic_regex
         try:
             matched = matching(pattern, topics) if pattern else []
         except re2.error as error:
             raise InputError(f"the pattern {pattern!r} of member {member.member_id} has no result") from error
-        return tuple(sorted({*has.subscribed_topic_names, *matched}))
+        return tuple(sorted({*details.subscribed_topic_names, *matched}))
     if not member.metadata:
         return ()
     try:
@@ -215,7 +242,7 @@ class MemberShare(Struct, frozen=True):
 
 
 class Spread(Struct, frozen=True):
-    """The differences between the members' shares."""
+    """The spread of the members' shares: the least, the most, and their standard deviation."""
 
     least: int
     most: int
@@ -227,7 +254,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True):
 
     strategy: str  # `NOW` for the current assignment
     shares: list[MemberShare]
-    nobodys: ByTopic  # partitions that no member consumes; standby tasks with too few copies
+    nobodys: ByTopic  # partitions that no member consumes, or a streams group's tasks with too few copies
     spread: Spread
     weight_spread: Spread | None
     moves: Moves | None = None  # None if the current assignment is unknown
@@ -236,94 +263,101 @@ class StrategyResult(Struct, frozen=True, kw_only=True):
     noun: str = "partition"  # `task` for a streams group: shares are then tasks by role and subtopology
 
 
-def current_result(group: GroupSpec, current: Holdings) -> StrategyResult:
-    """Return the current assignment as a result, without holders that are not members."""
-    return _outcome(NOW, group, current)
-
-
-def outcomes(before: GroupSpec, after: GroupSpec, strategies: Iterable[str]) -> list[StrategyResult]:
-    """Return the result of each strategy for the group `after`. Raises InputError.
+def strategy_result(strategy: str, before: GroupSpec, after: GroupSpec) -> StrategyResult:
+    """Return the strategy's result for the group `after`, with its moves. Raises InputError.
 
     Members hold `after.current`. If that is None and the group has changed, they hold what the same strategy
     assigned in `before`: this shows what each strategy moves when a member joins or leaves.
     """
-    return [_result(strategy, before, after) for strategy in strategies]
-
-
-def _result(strategy: str, before: GroupSpec, after: GroupSpec) -> StrategyResult:
     current = after.current
     if current is None and before.members != after.members:
         current = rounds(strategy, before, {})[-1]
-    done = rounds(strategy, after, current or {})
-    outcome = _outcome(strategy, after, done[-1])
+    assignments = rounds(strategy, after, current or {})
+    first, last = assignments[0], assignments[-1]
+    outcome = assignment_result(strategy, after, last)
     if current is None:
         return outcome
     return msgspec.structs.replace(
         outcome,
-        moves=compare(
-            current, done[-1], subscriptions={m: member.topics for m, member in after.members.items()}
-        ),
-        rounds=len(done),
-        handed_over=len(owners(done[-1]).keys() - owners(done[0]).keys()),
+        moves=compare(current, last, subscriptions={m: member.topics for m, member in after.members.items()}),
+        rounds=len(assignments),
+        handed_over=len(owners(last).keys() - owners(first).keys()),
     )
 
 
-def _outcome(strategy: str, group: GroupSpec, held: Holdings) -> StrategyResult:
-    shares = [_share(group, member_id, held) for member_id in members_in_order(group.subscriptions({}, 1))]
+def assignment_result(strategy: str, group: GroupSpec, held: Holdings) -> StrategyResult:
+    """Return the result of the assignment `held`, without moves. Holders that are not members are ignored."""
+    shares = [
+        _member_share(group, member_id, held) for member_id in members_in_order(group.subscriptions({}, 1))
+    ]
     consumed = {partition for member_id in group.members for partition in held.get(member_id, ())}
     weights = [share.weight for share in shares if share.weight is not None]
     return StrategyResult(
         strategy=strategy,
         shares=shares,
         nobodys=by_topic(partition for partition in group.partitions() if partition not in consumed),
-        spread=_spread([share.partitions for share in shares]),
-        weight_spread=_spread(weights) if weights else None,
+        spread=spread_of([share.partitions for share in shares]),
+        weight_spread=spread_of(weights) if weights else None,
     )
 
 
-def _share(group: GroupSpec, member_id: MemberId, held: Holdings) -> MemberShare:
+def _member_share(group: GroupSpec, member_id: MemberId, held: Holdings) -> MemberShare:
     partitions = held.get(member_id, frozenset())
     weight = group.weight(partitions) if group.weights else None
     return MemberShare(member_id, len(partitions), weight, by_topic(partitions))
 
 
-def _spread(values: Sequence[int]) -> Spread:
+def spread_of(values: Sequence[int]) -> Spread:
+    """Return the spread of the members' shares."""
     return Spread(min(values), max(values), round(pstdev(values), 2))
 
 
 def outcome_text(outcome: StrategyResult, names: Names) -> VisibleText:
     """Return the strategy's name, a line for each member, and remarks."""
-    return visible_text([outcome.strategy, _members(outcome, names), *_remarks(outcome)])
+    return visible_text([outcome.strategy, _members_table(outcome, names), *_remark_lines(outcome)])
 
 
 def summary_text(outcomes: Sequence[StrategyResult]) -> VisibleText:
-    """Return a line per strategy."""
-    headings = ["STRATEGY", "LEAST", "MOST", "STDDEV"]
+    """Return a table with a line for each strategy."""
     has_weights = any(outcome.weight_spread for outcome in outcomes)
-    headings += ["LEAST-WEIGHT", "MOST-WEIGHT"] if has_weights else []
     has_moves = any(outcome.moves for outcome in outcomes)
-    headings += ["NOBODYS", *(["MOVED", "NEEDLESSLY", "ROUNDS"] if has_moves else [])]
+    headings = [
+        *("STRATEGY", "LEAST", "MOST", "STDDEV"),
+        *(("LEAST-WEIGHT", "MOST-WEIGHT") if has_weights else ()),
+        "NOBODYS",
+        *(("MOVED", "NEEDLESSLY", "ROUNDS") if has_moves else ()),
+    ]
+    # The last cells of a row are about moves. They are cut off if there are no headings for moves.
     rows = [_summary_row(outcome, has_weights=has_weights)[: len(headings)] for outcome in outcomes]
     return render_table([Column(heading, 0) for heading in headings], rows)
 
 
-def _members(outcome: StrategyResult, names: Names) -> VisibleText:
+def _members_table(outcome: StrategyResult, names: Names) -> VisibleText:
     moves = {} if outcome.moves is None else {m.member_id: m for m in outcome.moves.members}
-    headings = ["MEMBER", f"#{outcome.noun.upper()}S"]
-    headings += ["WEIGHT"] if outcome.weight_spread else []
-    headings += ["GAINS", "LOSES"] if moves else []
-    rows = []
-    for share in outcome.shares:
-        row: list[object] = [names.of(share.member_id), share.partitions]
-        row += [share.weight] if outcome.weight_spread else []
-        if moves:
-            changes = moves[share.member_id]
-            row += [_count(changes.gained), _count(changes.lost)]
-        rows.append([*row, topics_text(share.assignment) or None])
-    return render_table([Column(heading, 0) for heading in [*headings, "ASSIGNMENT"]], rows)
+    headings = [
+        *("MEMBER", f"#{outcome.noun.upper()}S"),
+        *(("WEIGHT",) if outcome.weight_spread else ()),
+        *(("GAINS", "LOSES") if moves else ()),
+        "ASSIGNMENT",
+    ]
+    rows = [
+        [
+            *(names.of(share.member_id), share.partitions),
+            *((share.weight,) if outcome.weight_spread else ()),
+            *(
+                map(_count_partitions, (moves[share.member_id].gained, moves[share.member_id].lost))
+                if moves
+                else ()
+            ),
+            topics_text(share.assignment) or None,
+        ]
+        for share in outcome.shares
+    ]
+    return render_table([Column(heading, 0) for heading in headings], rows)
 
 
-def _remarks(outcome: StrategyResult) -> Iterator[str]:
+def _remark_lines(outcome: StrategyResult) -> Iterator[str]:
+    """Yield the lines below the table of members."""
     noun = f"{outcome.noun}s"
     yield f"spread: {_spread_text(outcome.spread)} {noun} per member"
     if outcome.weight_spread is not None:
@@ -338,8 +372,10 @@ def _remarks(outcome: StrategyResult) -> Iterator[str]:
             "the second assigns them, all other partitions stay consumed"
         )
     if outcome.nobodys:
-        what = "no member consumes" if outcome.noun == "partition" else "too few processes for all copies of"
-        yield f"{what} {topics_text(outcome.nobodys)}"
+        remark = (
+            "no member consumes" if outcome.noun == "partition" else "too few processes for all copies of"
+        )
+        yield f"{remark} {topics_text(outcome.nobodys)}"
 
 
 def _spread_text(spread: Spread) -> str:
@@ -347,14 +383,15 @@ def _spread_text(spread: Spread) -> str:
 
 
 def _summary_row(outcome: StrategyResult, *, has_weights: bool) -> list[object]:
+    """Return the cells of `summary_text`. A cell without a value is None."""
     weights, moves = outcome.weight_spread, outcome.moves
     return [
         *(outcome.strategy, outcome.spread.least, outcome.spread.most, outcome.spread.stddev),
         *([weights and weights.least, weights and weights.most] if has_weights else []),
-        _count(outcome.nobodys),
+        _count_partitions(outcome.nobodys),
         *((None, None, None) if moves is None else (moves.moved, moves.needless, outcome.rounds)),
     ]
 
 
-def _count(by_topic: ByTopic) -> int:
+def _count_partitions(by_topic: ByTopic) -> int:
     return sum(map(len, by_topic.values()))

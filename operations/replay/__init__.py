@@ -1,3 +1,3 @@
-"""Recordings of groups' logs, and their replay through the core without Spark, which is compared with the
-topics.
+"""Recordings of groups' logs, and their replay without Spark through the core, the coordinator's group logic.
+The outcome is compared with the topics.
 """

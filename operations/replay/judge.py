@@ -1,5 +1,5 @@
-"""The verdict on a recording: its log is replayed, and the topics are compared with the outcome
-byte by byte.
+"""The verdict on a recording: its log is replayed, and the outcome is compared byte by byte with the records
+on the topics.
 """
 
 import re
@@ -23,16 +23,16 @@ from operations.replay.topic_contents import (
     RecordKind,
     TopicContents,
     answer_name,
-    event_fields,
+    decode_event,
+    find_starts,
     group_named_in,
     is_determined_by_log,
     is_recorded,
     letter_name,
     position_of,
-    starts_of,
 )
 from records.truncation import encode_view
-from state.dispatch import AnyGroup, step, view_of
+from state.dispatch import AnyGroup, kind_of, step
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import StepFunction
 
@@ -40,9 +40,14 @@ from state.timeline import StepFunction
 CLOCK_SKEW_MS = 10_000
 DIFFERENCES_KEPT = 20
 
-# The end of the text of a deadline or a scan.
-_DUE = re.compile(r" at (\d+)$")
+# The end of the text of a deadline or a scan: its time in ms.
+_DUE = re.compile(r" at (?P<due_ms>\d+)$")
 
+_KINDS = {
+    AnswerName: RecordKind.ANSWER,
+    EventName: RecordKind.HISTORY,
+    LetterName: RecordKind.LETTER,
+}
 N = TypeVar("N", bound=AnswerName | EventName | LetterName)
 
 
@@ -55,7 +60,7 @@ def judge(
 ) -> ReplayVerdict:
     """Replay groups of a recording (None: all), and compare the outcome with the records on the topics.
 
-    With `until`, only the outcome of the log until then is compared.
+    With `until`, only the outcome of the log up to that end is compared.
     """
     return _Judge(
         SelectedGroups(recording, groups) if groups is not None else recording, until, step
@@ -64,36 +69,46 @@ def judge(
 
 @dataclass
 class _Judge:
+    """The comparison of one replay with the topics. `verdict` is called once."""
+
     recording: Recording
     until: Until | None
     step: StepFunction
+    # The next fields are as in `ReplayVerdict`.
     groups: dict[str, ComparedCounts] = field(default_factory=lambda: defaultdict(ComparedCounts))
     differences: list[ReplayDifference] = field(default_factory=list)
     by_kind: Counter[str] = field(default_factory=Counter)
     unjudged: int = 0
     skipped: int = 0
-    # The last number (`RecordCopy.number`) that was compared of each group and partition.
-    _last: dict[tuple[RecordKind, str, int], int] = field(default_factory=dict)
-    _handled: dict[str, EventName] = field(default_factory=dict)
-    _repeated: set[tuple[object, bytes]] = field(default_factory=set)
+    # By kind, group and partition, the number (`RecordCopy.number`) of the last record that was compared.
+    _last_numbers: dict[tuple[RecordKind, str, int], int] = field(default_factory=dict)
+    # By group, the name of its last view that a committed batch must have written.
+    _handled_views: dict[str, EventName] = field(default_factory=dict)
+    # The records that may occur several times (`_repeatable_id`) and were compared.
+    _compared_repeatables: set[tuple[object, bytes]] = field(default_factory=set)
 
     def verdict(self) -> ReplayVerdict:
+        """Replay the recording, compare its outcome with the topics, and return the verdict."""
         self.header = self.recording.header
-        self.layout = self.header.layout
-        self.found = found = TopicContents.of(self.recording.outputs())
-        self.starts = starts_of(self.recording, found)
-        for broken in found.unreadable:
-            self._differ(RecordKind.ANSWER, DifferenceKind.UNREADABLE, "", type(broken).__name__)
-        for name, first, second in found.contradictions:
-            group_id = _group(name, first.value)
-            self._differ(
-                _what(name), DifferenceKind.TWICE, group_id, name, expected=first.value, found=second
+        self._contents = contents = TopicContents.of(self.recording.outputs())
+        self.starts = find_starts(self.recording, contents)
+        for line in contents.unreadable:
+            self._add_difference(RecordKind.ANSWER, DifferenceKind.UNREADABLE, "", type(line).__name__)
+        for name, first, second in contents.contradictions:
+            group_id = _group_of(name, first.value)
+            self._add_difference(
+                _KINDS[type(name)], DifferenceKind.TWICE, group_id, name, expected=first.value, found=second
             )
-        cut = {group_id: start.request for group_id, start in self.starts.items() if start.is_cut}
-        replay = Replay(self.recording, self._compare_views, late=found.late, first=cut, step=self.step)
-        for entry in replay.entries():
-            self._compare(entry)
-        self._open = _parked_in(replay.groups.values()) if self.header.until_ms is not None else set()
+        first_requests = {group_id: start.request for group_id, start in self.starts.items() if start.is_cut}
+        replay = Replay(
+            self.recording, self._compare_views, late=contents.late, first=first_requests, step=self.step
+        )
+        for replay_step in replay.steps():
+            self._compare(replay_step)
+        # If the end of the log was cut, requests that are parked there may have an answer on the topics, but
+        # not in the replay.
+        is_end_cut = self.header.until_ms is not None
+        self._parked_requests = _parked_in(replay.groups.values()) if is_end_cut else set()
         self._compare_rest()
         self._compare_last_views(replay.groups)
         return ReplayVerdict(
@@ -102,185 +117,222 @@ class _Judge:
             differences=self.differences,
             count=self.by_kind.total(),
             by_kind=dict(self.by_kind),
-            duplicates=found.duplicates,
-            late=len(found.late),
+            duplicates=contents.duplicates,
+            late=len(contents.late),
             unjudged=self.unjudged,
             skipped=self.skipped,
         )
 
     def _compare_views(self, group: AnyGroup | None) -> EventName | None:
+        """Compare the views that the topics have of this state of the group. Return their name.
+
+        It is called after each step, and the name becomes the step's `captured`. Equal views are removed, so
+        that only different ones are left for `_compare_rest`.
+        """
         if group is None:
             return None
         name = EventName(group.group_id, group.incarnation, group.seq)
-        waiting = self.found.views.get(name)
-        if waiting and any(event_fields(copy.value).at_ms == group.clock_ms for copy in waiting):
-            value = encode_view(view_of(group), self.layout.view_max_bytes)
-            left = [copy for copy in waiting if copy.value != value]
-            self.groups[group.group_id].views += len(waiting) - len(left)
-            self.found.views[name] = left
+        copies = self._contents.views.get(name)
+        # Encoding is slow, so the view is encoded only if a copy has the group's time.
+        if copies and any(decode_event(copy.value).at_ms == group.clock_ms for copy in copies):
+            value = encode_view(kind_of(group).view(group), self.header.layout.view_max_bytes)
+            different = [copy for copy in copies if copy.value != value]
+            self.groups[group.group_id].views += len(copies) - len(different)
+            self._contents.views[name] = different
         return name
 
-    def _compare(self, entry: ReplayStep[EventName]) -> None:
-        counts = self.groups[entry.group_id]
+    def _compare(self, step: ReplayStep[EventName]) -> None:
+        """Compare the records that a step writes with those on the topics."""
+        counts = self.groups[step.group_id]
         counts.entries += 1
-        if entry.is_handled and entry.kept is not None:
-            self._handled[entry.group_id] = entry.kept
-        elif entry.is_handled and not isinstance(entry.event, Refusal):
-            self._handled.pop(entry.group_id, None)
-        for sent in entry.sent:
+        if step.is_handled and step.captured is not None:
+            self._handled_views[step.group_id] = step.captured
+        # Nothing is captured if the step has ended the group. A refused message does not reach the group.
+        elif step.is_handled and not isinstance(step.event, Refusal):
+            self._handled_views.pop(step.group_id, None)
+        for sent in step.sent:
             name = answer_name(sent.value)
-            self._compare_early(name, sent, entry)
-            counts.answers += self._match(self.found.answers, name, sent.value, entry, sent.reply_partition)
-        for record in entry.history:
+            self._compare_early(name, sent, step)
+            counts.answers += self._match(
+                self._contents.answers, name, sent.value, step, sent.reply_partition
+            )
+        for record in step.history:
             event = EventName(record.entry.group_id, record.entry.incarnation, record.entry.seq)
-            counts.history += self._match(self.found.events, event, record.value, entry)
-        for letter in entry.letters:
-            counts.letters += self._match(self.found.letters, letter_name(letter), letter, entry)
+            counts.history += self._match(self._contents.events, event, record.value, step)
+        for letter in step.letters:
+            counts.letters += self._match(self._contents.letters, letter_name(letter), letter, step)
 
-    def _compare_early(self, name: AnswerName, sent: SentRecord, entry: ReplayStep[EventName]) -> None:
+    def _compare_early(self, name: AnswerName, sent: SentRecord, step: ReplayStep[EventName]) -> None:
         """Compare the early answers of replicas, which are optional because a replica may be silent."""
-        for copy in self.found.early.pop(name, ()):
-            if not self._is_compared(entry):
+        for copy in self._contents.early.pop(name, ()):
+            if not self._is_compared(step):
                 continue
-            self.groups[entry.group_id].early += 1
+            self.groups[step.group_id].early += 1
             if (copy.partition, copy.value) != (sent.reply_partition, sent.value):
                 how = DifferenceKind.CHANGED if copy.value != sent.value else DifferenceKind.MISPLACED
-                self._differ(RecordKind.EARLY, how, entry.group_id, name, entry, sent.value, copy)
+                self._add_difference(RecordKind.EARLY, how, step.group_id, name, step, sent.value, copy)
 
     def _match(
         self,
-        names: dict[N, RecordCopy],
+        copies: dict[N, RecordCopy],
         name: N,
         value: bytes,
-        entry: ReplayStep[Any],
+        step: ReplayStep[Any],
         partition: int | None = None,
     ) -> bool:
-        """Compare an expected record with the one of this name on the topics, and remove that from `names`.
+        """Compare an expected record with that of the same name on the topics, and remove that from `copies`.
 
-        Return True if there was such a record and it was compared.
+        `partition` is the expected partition, or None if it does not matter. Return True if the record exists
+        on the topics and was compared.
         """
-        what, group_id = _what(name), entry.group_id
-        repeatable = _repeatable(name, value)
-        if repeatable in self._repeated:
+        what, group_id = _KINDS[type(name)], step.group_id
+        repeatable = _repeatable_id(name, value)
+        if repeatable in self._compared_repeatables:
             return False
-        copy = names.pop(name, None)
-        if not self._is_compared(entry):
+        copy = copies.pop(name, None)
+        if not self._is_compared(step):
             return False
         if copy is None:
-            self._miss(what, name, value, entry, partition)
+            self._report_missing(what, name, value, step, partition)
             return False
         if repeatable is not None:
-            self._repeated.add(repeatable)
+            self._compared_repeatables.add(repeatable)
         if partition is not None and copy.partition != partition:
-            self._differ(what, DifferenceKind.MISPLACED, group_id, name, entry, value, copy)
+            self._add_difference(what, DifferenceKind.MISPLACED, group_id, name, step, value, copy)
         elif copy.value != value and is_determined_by_log(name):
-            self._differ(what, DifferenceKind.CHANGED, group_id, name, entry, value, copy)
-        elif copy.number < self._last.get(lane := (what, group_id, copy.partition), -1):
-            self._differ(what, DifferenceKind.OUT_OF_ORDER, group_id, name, entry, value, copy)
+            self._add_difference(what, DifferenceKind.CHANGED, group_id, name, step, value, copy)
+        elif copy.number < self._last_numbers.get(ordered_by := (what, group_id, copy.partition), -1):
+            self._add_difference(what, DifferenceKind.OUT_OF_ORDER, group_id, name, step, value, copy)
         else:
-            self._last[lane] = copy.number
+            self._last_numbers[ordered_by] = copy.number
         return True
 
-    def _miss(
-        self, what: RecordKind, name: object, value: bytes, entry: ReplayStep[Any], partition: int | None
+    def _report_missing(
+        self, what: RecordKind, name: object, value: bytes, step: ReplayStep[Any], partition: int | None
     ) -> None:
-        if not entry.is_handled:
-            self.groups[entry.group_id].open += 1
-        # The topic need not have the record any longer.
-        elif self._is_gone(what, entry.at_ms, partition):
-            self.groups[entry.group_id].gone += 1
+        """Report that an expected record is not on the topics, or count it if it need not be there."""
+        if not step.is_handled:  # no committed batch had to write it yet
+            self.groups[step.group_id].open += 1
+        elif self._may_be_deleted(what, step.at_ms, partition):
+            self.groups[step.group_id].gone += 1
         else:
-            self._differ(what, DifferenceKind.MISSING, entry.group_id, name, entry, value)
+            self._add_difference(what, DifferenceKind.MISSING, step.group_id, name, step, value)
 
-    def _is_compared(self, entry: ReplayStep[Any]) -> bool:
+    def _is_compared(self, step: ReplayStep[Any]) -> bool:
+        """Return True if the step is not after `until`, by its group's time and by its message's offset.
+
+        A deadline that fired without a message has no offset, so an `until` with an offset leaves it out.
+        """
         until = self.until
         if until is None:
             return True
-        if until.time_ms is not None and entry.at_ms > until.time_ms:
+        if until.time_ms is not None and step.at_ms > until.time_ms:
             return False
-        return until.offset is None or (entry.message is not None and until.includes(entry.message))
+        return until.offset is None or (step.message is not None and until.includes(step.message))
 
-    def _is_gone(self, what: RecordKind, at_ms: int, partition: int | None) -> bool:
-        """Return True if retention may have deleted a record of `at_ms` or later."""
+    def _may_be_deleted(self, what: RecordKind, at_ms: int, partition: int | None) -> bool:
+        """Return True if retention may have deleted the record of a step at `at_ms`.
+
+        `partition` is that of the record, or None if it may be in any partition of its topic.
+        """
         topic = {
-            RecordKind.ANSWER: self.layout.responses_topic,
-            RecordKind.HISTORY: self.layout.events_topic,
-            RecordKind.LETTER: self.layout.dead_letters_topic,
+            RecordKind.ANSWER: self.header.layout.responses_topic,
+            RecordKind.HISTORY: self.header.layout.events_topic,
+            RecordKind.LETTER: self.header.layout.dead_letters_topic,
         }[what]
-        kept_ms = self.header.kept_since_ms.get(topic, {})
-        since = kept_ms.values() if partition is None else [kept_ms.get(partition, 0)]
-        return at_ms < max(since, default=0) + CLOCK_SKEW_MS if any(since) else False
+        by_partition = self.header.kept_since_ms.get(topic, {})
+        # 0 for a partition that has lost no record.
+        kept_since_ms = by_partition.values() if partition is None else [by_partition.get(partition, 0)]
+        return any(kept_since_ms) and at_ms < max(kept_since_ms) + CLOCK_SKEW_MS
 
     def _compare_rest(self) -> None:
-        found = self.found
-        for answer, copy in found.answers.items():
-            self._unexpected(RecordKind.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
+        """Report the records that are left on the topics, because the replay does not produce them."""
+        contents = self._contents
+        for answer, copy in contents.answers.items():
+            self._report_unexpected(
+                RecordKind.ANSWER, answer, copy, self._is_judged(answer.request, copy.value)
+            )
         skipped = set(self.header.epochs[-1].skip)
-        for answer, copies in found.early.items():
-            # A replica may have answered it before somebody decided to skip it.
+        for answer, copies in contents.early.items():
+            # A replica may have answered a request before the request, or its whole record, was skipped.
             if not skipped.isdisjoint((answer.request, answer.request.partition("#")[0])):
                 self.skipped += len(copies)
                 continue
             for copy in copies:
-                self._unexpected(RecordKind.EARLY, answer, copy, self._is_judged(answer.request, copy.value))
-        for event, copy in found.events.items():
-            self._unexpected(RecordKind.HISTORY, event, copy, self._is_event_judged(event, copy))
-        for letter, copy in found.letters.items():
-            self._unexpected(RecordKind.LETTER, letter, copy, self._is_judged(letter.subject, copy.value))
-        for view, copies in found.views.items():
+                self._report_unexpected(
+                    RecordKind.EARLY, answer, copy, self._is_judged(answer.request, copy.value)
+                )
+        for event, copy in contents.events.items():
+            self._report_unexpected(RecordKind.HISTORY, event, copy, self._is_event_judged(event, copy))
+        for letter, copy in contents.letters.items():
+            self._report_unexpected(
+                RecordKind.LETTER, letter, copy, self._is_judged(letter.subject, copy.value)
+            )
+        for view, copies in contents.views.items():
             for copy in copies:
-                self._unexpected(RecordKind.VIEW, view, copy, self._is_event_judged(view, copy))
+                self._report_unexpected(RecordKind.VIEW, view, copy, self._is_event_judged(view, copy))
 
-    def _unexpected(self, what: RecordKind, name: Any, copy: RecordCopy, is_judged: bool) -> None:
+    def _report_unexpected(self, what: RecordKind, name: Any, copy: RecordCopy, is_judged: bool) -> None:
+        """Report that the replay does not produce a record, or count the record if it is not judged."""
         if not is_judged:
             self.unjudged += 1
             return
-        self._differ(what, DifferenceKind.UNEXPECTED, _group(name, copy.value), name, found=copy)
+        self._add_difference(what, DifferenceKind.UNEXPECTED, _group_of(name, copy.value), name, found=copy)
 
     def _is_judged(self, request: str, value: bytes) -> bool:
-        """Return True if an answer or dead letter is of a request that the replay judges."""
+        """Return True if an answer or dead letter is of a request or a deadline that the replay judges."""
         start = self.starts.get(group_named_in(value))
-        place = position_of(request, self.header)
-        if place is None:  # a deadline, a scan, or a request of another topic
+        position = position_of(request, self.header)
+        if position is None:  # a deadline, a scan, or a request of another topic
             due = _DUE.search(request)
             until_ms = sys.maxsize if self.header.until_ms is None else self.header.until_ms
-            return start is None and due is not None and int(due[1]) < until_ms
-        is_known = is_recorded(place, self.header) and request not in self._open
-        return is_known and (start is None or start.has(place))
+            # Its position is not known, so it is judged only if the replay has the group's whole log.
+            return start is None and due is not None and int(due["due_ms"]) < until_ms
+        is_replayed = is_recorded(position, self.header) and request not in self._parked_requests
+        return is_replayed and (start is None or start.includes(position))
 
     def _is_event_judged(self, event: EventName, copy: RecordCopy) -> bool:
+        """Return True if the replay judges a history entry or a view: by the request that began its
+        incarnation.
+        """
         until_ms = self.header.until_ms
-        if until_ms is not None and event_fields(copy.value).at_ms >= until_ms:
+        if until_ms is not None and decode_event(copy.value).at_ms >= until_ms:
             return False
         start = self.starts.get(event.group_id)
         if start is not None and start.incarnation == event.incarnation:
             return event.seq > start.seq
-        place = position_of(event.incarnation, self.header)
-        return place is not None and is_recorded(place, self.header) and (start is None or start.has(place))
+        position = position_of(event.incarnation, self.header)
+        return (
+            position is not None
+            and is_recorded(position, self.header)
+            and (start is None or start.includes(position))
+        )
 
     def _compare_last_views(self, groups: dict[str, AnyGroup]) -> None:
-        """Report each group whose last view is older than the last committed batch."""
+        """Report each group whose last view is older than the group in the last committed batch."""
         if self.until is not None or self.header.until_ms is not None:
             return
-        for group_id, handled in self._handled.items():
-            last = self.found.last_views.get(group_id)
-            # After the end of a log that was cut, or in the same batch.
-            is_ended = last is None and group_id in self.found.last_views and group_id not in groups
-            is_other = last is not None and last.incarnation != handled.incarnation
-            if not (is_ended or is_other or (last is not None and last.seq >= handled.seq)):
-                self._differ(RecordKind.VIEW, DifferenceKind.MISSING, group_id, handled)
+        for group_id, handled_view in self._handled_views.items():
+            last_view = self._contents.last_views.get(group_id)
+            # The group may have ended or begun anew, after the recorded part of the log or in the same batch.
+            has_ended = last_view is None and group_id in self._contents.last_views and group_id not in groups
+            began_anew = last_view is not None and last_view.incarnation != handled_view.incarnation
+            is_written = last_view is not None and last_view.seq >= handled_view.seq
+            if not (has_ended or began_anew or is_written):
+                self._add_difference(RecordKind.VIEW, DifferenceKind.MISSING, group_id, handled_view)
 
-    def _differ(
+    def _add_difference(
         self,
         what: RecordKind,
         how: DifferenceKind,
         group_id: str,
         name: object,
-        entry: ReplayStep[Any] | None = None,
+        step: ReplayStep[Any] | None = None,
         expected: bytes | None = None,
         found: RecordCopy | None = None,
     ) -> None:
-        self.by_kind[f"{what} {how.partition(':')[0]}"] += 1
+        """Count a difference, and store it unless DIFFERENCES_KEPT are stored already."""
+        self.by_kind[f"{what} {how.partition(':')[0]}"] += 1  # such as "answer missing"
         if len(self.differences) < DIFFERENCES_KEPT:
             self.differences.append(
                 ReplayDifference(
@@ -288,7 +340,7 @@ class _Judge:
                     how=how,
                     group_id=group_id,
                     name=str(name),
-                    entry=None if entry is None else _cause(entry),
+                    entry=None if step is None else _cause(step),
                     expected=None if expected is None else expected.decode(errors="replace"),
                     found=None if found is None else found.value.decode(errors="replace"),
                     place=None if found is None else f"{found.partition}-{found.offset}",
@@ -296,7 +348,7 @@ class _Judge:
             )
 
 
-def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
+def _repeatable_id(name: object, value: bytes) -> tuple[object, bytes] | None:
     """Return the identity of a record that may occur several times, or None.
 
     One request may cause the same message to a connection several times. A deadline may fail again after its
@@ -308,20 +360,16 @@ def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
 
 
 def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
-    """Return the requests that wait for their answer."""
-    return {to.request for group in groups if isinstance(group, ClassicGroup) for to in group.parked()}
+    """Return the ids of the requests that wait in a group for their answer."""
+    classic_groups = (group for group in groups if isinstance(group, ClassicGroup))
+    return {reply_to.request for group in classic_groups for reply_to in group.parked()}
 
 
-def _cause(entry: ReplayStep[Any]) -> str:
+def _cause(step: ReplayStep[Any]) -> str:
     """Return the id of the step's request, or its deadline as text."""
-    return entry.request_id or str(getattr(entry.event, "deadline", entry.event))
+    return step.request_id or str(getattr(step.event, "deadline", step.event))
 
 
-def _what(name: AnswerName | EventName | LetterName) -> RecordKind:
-    if isinstance(name, AnswerName):
-        return RecordKind.ANSWER
-    return RecordKind.HISTORY if isinstance(name, EventName) else RecordKind.LETTER
-
-
-def _group(name: AnswerName | EventName | LetterName, value: bytes) -> str:
+def _group_of(name: AnswerName | EventName | LetterName, value: bytes) -> str:
+    """Return the group of a record, or "" if the record names none."""
     return name.group_id if isinstance(name, EventName) else group_named_in(value)

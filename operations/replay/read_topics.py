@@ -1,8 +1,8 @@
 """Creation of a recording from a coordinator's topics and checkpoint. The coordinator may run meanwhile.
 
-So the order of reading matters. The last committed batch is read first, because its output is on the topics,
-and then the ends of the output topics. The configurations, the outages and the end of the log are read last,
-because the recording must have everything that led to those outputs.
+The order of reading matters. The last committed batch is read before the ends of the output topics, so that
+the recording has all output of the batch. The configurations, the outages and the end of the log are read
+last, so that the recording has everything that led to the output.
 """
 
 import tempfile
@@ -21,6 +21,7 @@ from checkpoints.spark_logs import read_planned
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import EarlyAnswers, is_from_query
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.errors import UserFacingError
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import Record, TopicReader
 from operations.replay.collect import Collector, TopicRecord
@@ -34,29 +35,26 @@ from operations.replay.recording import (
 )
 
 Ends = Mapping[TopicPartition, int]
-
-
-class CannotRecord(RuntimeError):
-    """The error when the topics or the checkpoint lack something. Its message says what, and what to do."""
+"""By partition, the first offset after a part of it."""
 
 
 class RecordingPart(Struct, frozen=True):
     """The part of a coordinator's log to record."""
 
     groups: list[str] | None = None  # None: all
-    since_ms: int | None = None
+    since_ms: int | None = None  # append times
     until_ms: int | None = None  # exclusive
 
 
 @contextmanager
-def recorded(
+def temporary_recording(
     client_config: ClientConfig,
     layout: TopicLayout,
     checkpoint: Checkpoint,
     part: RecordingPart,
     start: ExportFile | None = None,
 ) -> Iterator[RecordingFile]:
-    """Make a recording in a temporary file that only this user may read. Errors are those of `record`."""
+    """Write a recording to a temporary file that only this user may read. Raises the errors of `record`."""
     with tempfile.TemporaryDirectory(prefix="group-coordinator-recording-") as folder:
         path = Path(folder) / f"recording{COMPRESSED}"
         record(path, client_config, layout, checkpoint, part, start)
@@ -73,19 +71,20 @@ def record(
 ) -> RecordingHeader:
     """Write a recording into a new file. With `start`, it begins with the groups of that export.
 
-    Raises RecordingError, CannotRecord, FolderError or KafkaError.
+    Raises UserFacingError, FolderError or KafkaError.
     """
     identity = checkpoint.identity()
-    handled = _handled(checkpoint, identity)
+    handled = _last_handled_batch(checkpoint, identity)
     max_bytes = max(layout.response_record_max_bytes, layout.request_record_max_bytes)
     with TopicReader(client_config, max_record_bytes=max_bytes) as reader:
         if len(reader.partitions_of(layout.requests_topic)) != identity.request_partitions:
-            raise CannotRecord(f"topic {layout.requests_topic} has not as many partitions as {checkpoint}")
+            raise UserFacingError(f"topic {layout.requests_topic} has not as many partitions as {checkpoint}")
         topics = _Topics(reader, layout, part)
         owner = checkpoint.record()
         if not owner.epochs:
             raise FolderError(f"{checkpoint} has no configuration of a coordinator")
-        planned = checkpoint.last_batch("offsets")
+        # Spark's log "offsets" has each planned batch. An outage of a later batch has had no effect yet.
+        last_planned_batch = checkpoint.last_batch("offsets")
         begins, ends = topics.log_part(None if start is None else _ends_of(start, identity))
         header = RecordingHeader(
             recorded_at_ms=time.time_ns() // 1_000_000,
@@ -94,7 +93,7 @@ def record(
             identity=identity,
             layout=layout,
             epochs=owner.epochs,
-            outages=[known for known in owner.outages if known.from_batch <= planned],
+            outages=[outage for outage in owner.outages if outage.from_batch <= last_planned_batch],
             begins=begins,
             ends=ends,
             is_first=[
@@ -110,6 +109,7 @@ def record(
 
 
 def _lines(header: RecordingHeader, topics: "_Topics", start: ExportFile | None) -> Iterator[Line]:
+    """Yield the lines of a recording in their order: states, log, outputs."""
     collector = Collector(header)
     if start is not None:
         for group in start.groups():
@@ -119,21 +119,25 @@ def _lines(header: RecordingHeader, topics: "_Topics", start: ExportFile | None)
     yield from collector.outputs(topics.outputs())
 
 
-def _handled(checkpoint: Checkpoint, identity: Identity) -> HandledBatch | None:
+def _last_handled_batch(checkpoint: Checkpoint, identity: Identity) -> HandledBatch | None:
+    """Return the last committed batch, or None if there is none or the checkpoint has lost its plan."""
     batch = checkpoint.last_batch("commits")
     if batch < 0:
         return None
     try:
-        planned = read_planned(checkpoint.files, batch, identity.requests_topic)
+        plan = read_planned(checkpoint.files, batch, identity.requests_topic)
     except FileNotFoundError:
         return None
-    return HandledBatch(batch, planned.ends, planned.watermark_ms)
+    return HandledBatch(batch, plan.ends, plan.watermark_ms)
 
 
 def _ends_of(start: ExportFile, identity: Identity) -> dict[int, int]:
-    """Return the first offsets after an export, by partition."""
+    """Return the first offsets after an export, by partition.
+
+    Raises UserFacingError if the export is of another coordinator.
+    """
     if start.header.identity.member_id_namespace != identity.member_id_namespace:
-        raise CannotRecord("the export is of another coordinator: it has another member_id_namespace")
+        raise UserFacingError("the export is of another coordinator: it has another member_id_namespace")
     if start.header.identity.requests_topic != identity.requests_topic:
         # The state was moved to new topics: all their records are after the export.
         return dict.fromkeys(range(identity.request_partitions), 0)
@@ -141,73 +145,81 @@ def _ends_of(start: ExportFile, identity: Identity) -> dict[int, int]:
 
 
 class _Topics:
-    """A reader of the recorded part of the topics.
-
-    The constructor looks up the ends of the outputs, and `log_part` those of the log.
+    """A reader of the recorded part of the topics. The constructor queries the ends of the output topics, and
+    `log_part` the ends of the requests topic.
     """
 
     def __init__(self, reader: TopicReader, layout: TopicLayout, part: RecordingPart) -> None:
         self._reader = reader
         self._layout = layout
         self._part = part
-        names = (
-            layout.responses_topic,
-            layout.events_topic,
-            layout.dead_letters_topic,
-            layout.groups_topic,
+        self._output_partitions = reader.partitions_of(
+            layout.responses_topic, layout.events_topic, layout.dead_letters_topic, layout.groups_topic
         )
-        self._output_partitions = reader.partitions_of(*names)
         self._output_ends = reader.ends(self._output_partitions)
 
     def log_part(self, after: Mapping[int, int] | None) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the first and the last offset (exclusive) of the log's part, by partition.
+        """Return the begins and the ends (exclusive) of the log's part: offsets by partition.
 
-        It begins at `after`, if that is given.
+        The part begins at the offsets `after`, or at the first existing ones if `after` is None. It is cut to
+        the times of `RecordingPart`.
         """
         partitions = self._reader.partitions_of(self._layout.requests_topic)
         ends, firsts = self._reader.ends(partitions), self._reader.beginnings(partitions)
         begins = dict(firsts)
         if after is not None:
             begins = {p: after.get(p.partition, 0) for p in partitions}
-            if gone := [p for p in partitions if begins[p] < firsts[p]]:
-                raise CannotRecord(
-                    f"retention has deleted requests since that export: {gone[0].topic}, partition "
-                    f"{gone[0].partition} begins at offset {firsts[gone[0]]}, the export ends at "
-                    f"{begins[gone[0]]}"
+            cut = next((p for p in partitions if begins[p] < firsts[p]), None)
+            if cut is not None:
+                raise UserFacingError(
+                    f"retention has deleted requests since that export: {cut.topic}, partition "
+                    f"{cut.partition} begins at offset {firsts[cut]}, the export ends at "
+                    f"{begins[cut]}"
                 )
         if self._part.since_ms is not None:
-            begins = {p: max(begins[p], at) for p, at in self._at(ends, self._part.since_ms).items()}
+            since_offsets = self._offsets_at(ends, self._part.since_ms)
+            begins = {p: max(begins[p], offset) for p, offset in since_offsets.items()}
         if self._part.until_ms is not None:
-            ends = {p: max(begins[p], at) for p, at in self._at(ends, self._part.until_ms).items()}
-        return {p.partition: at for p, at in begins.items()}, {p.partition: at for p, at in ends.items()}
+            until_offsets = self._offsets_at(ends, self._part.until_ms)
+            ends = {p: max(begins[p], offset) for p, offset in until_offsets.items()}
+        return (
+            {p.partition: offset for p, offset in begins.items()},
+            {p.partition: offset for p, offset in ends.items()},
+        )
 
-    def _at(self, ends: Ends, at_ms: int) -> dict[TopicPartition, int]:
-        """Return the first offset at or after a time, or else the partition's end."""
-        found = self._reader.offsets_at(list(ends), at_ms)
-        return {p: ends[p] if offset is None else offset for p, offset in found.items()}
+    def _offsets_at(self, ends: Ends, at_ms: int) -> dict[TopicPartition, int]:
+        """Return, by partition, the offset of the first record at or after a time, or else the end.
+
+        The partitions are those of `ends`.
+        """
+        offsets = self._reader.offsets_at(list(ends), at_ms)
+        return {p: ends[p] if offset is None else offset for p, offset in offsets.items()}
 
     def kept_since_ms(self) -> dict[str, dict[int, int]]:
         """Return `RecordingHeader.kept_since_ms`."""
-        kept: dict[str, dict[int, int]] = {}
+        since_ms: dict[str, dict[int, int]] = {}
         for partition, begin in self._output_begins().items():
-            if begin and partition.topic != self._layout.groups_topic:
+            has_lost_records = begin > 0
+            # The groups topic is compacted: it keeps the last view of each group.
+            if has_lost_records and partition.topic != self._layout.groups_topic:
                 at_ms = self._time_of(partition, begin)
-                kept.setdefault(partition.topic, {})[partition.partition] = at_ms
-        return kept
+                since_ms.setdefault(partition.topic, {})[partition.partition] = at_ms
+        return since_ms
 
     def _output_begins(self) -> dict[TopicPartition, int]:
+        """Return the first recorded offset of each partition of the output topics."""
         begins = self._reader.beginnings(self._output_partitions)
         if self._part.since_ms is None:
             return begins
-        since = self._at(self._output_ends, self._part.since_ms)
+        since_offsets = self._offsets_at(self._output_ends, self._part.since_ms)
         # The groups topic is compacted: the last view of a group may be older.
         return {
-            p: begin if p.topic == self._layout.groups_topic else max(begin, since[p])
+            p: begin if p.topic == self._layout.groups_topic else max(begin, since_offsets[p])
             for p, begin in begins.items()
         }
 
     def _time_of(self, partition: TopicPartition, offset: int) -> int:
-        """Return the append time of a record, or the present time if there is none."""
+        """Return the append time of a record, or the present time if retention has deleted all records."""
         if offset < self._output_ends[partition]:
             self._reader.start(at={partition: offset})
             for record in self._reader.read_to({partition: offset + 1}):
@@ -222,15 +234,15 @@ class _Topics:
         return map(_topic_record, self._read(begins, ends))
 
     def outputs(self) -> Iterator[TopicRecord]:
-        """Yield the coordinator's output, without the early answers that do not count."""
-        early = EarlyAnswers()
+        """Yield the coordinator's output, without early answers of replicas that have been replaced."""
+        early_answers = EarlyAnswers()
         for record in self._read(self._output_begins(), self._output_ends):
             if record.topic != self._layout.responses_topic:
                 yield _topic_record(record)
-            elif early.accepts(record.partition, record.headers):
+            elif early_answers.accepts(record.partition, record.headers):
                 yield _topic_record(record)._replace(is_early=not is_from_query(record.headers))
 
-    def _read(self, begins: Ends, ends: Ends) -> Iterator[Record]:
+    def _read(self, begins: Mapping[TopicPartition, int], ends: Ends) -> Iterator[Record]:
         self._reader.start(at=begins)
         return self._reader.read_to(ends)
 

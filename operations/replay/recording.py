@@ -1,13 +1,13 @@
-"""A recording: the part of a coordinator's log that concerns some groups, the other inputs of the
-coordinator, and its output; and its file.
+"""A recording of a coordinator: the part of its log that concerns some groups, its other inputs, and its
+output.
 
 The output is a function of the log (requests, and the greatest time that clock records attest), the
-configurations with their times, and the outages. A recording has these, and the records on the output topics
-for the same groups: answers, history, dead letters and views.
+configurations with their times, and the outages, the times without a coordinator. A recording has these
+inputs. It also has the records on the output topics for the same groups: answers, history, dead letters and
+views, which are the groups' published states.
 
-The file of a recording is what `group-coordinator record` writes: a sealed file (`checkpoints.sealed_file`)
-with the lines of `operations.replay.recording`. A file whose name ends with `.zst` is compressed with
-Zstandard.
+`group-coordinator record` writes a recording as a sealed file (`checkpoints.sealed_file`) of lines. A file
+whose name ends with `.zst` is compressed with Zstandard.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,10 +28,10 @@ FORMAT_VERSION = 1
 
 
 class HandledBatch(Struct, frozen=True):
-    """The last batch that is known to be committed, whose output must be on the topics."""
+    """The last committed batch that the checkpoint shows. Its output must be on the topics."""
 
-    batch: int
-    ends: dict[int, int]  # read up to them (exclusive), by partition
+    batch: int  # its number
+    ends: dict[int, int]  # first offset after the batch, by partition
     watermark_ms: int  # earlier deadlines have fired
 
 
@@ -40,21 +40,21 @@ class RecordingHeader(Struct, frozen=True, kw_only=True):
 
     version: int = FORMAT_VERSION
     recorded_at_ms: int
-    code_version: str
+    code_version: str  # of the package that recorded
     groups: list[str] | None  # None: all
     identity: Identity
     layout: TopicLayout
-    epochs: list[Epoch]
+    epochs: list[Epoch]  # the coordinator's configurations, in order
     outages: list[KnownOutage]
-    begins: dict[int, int]  # offsets of the recorded part of the log by partition, as `ends`
-    ends: dict[int, int]
+    begins: dict[int, int]  # first offset of the recorded part of the log, by partition
+    ends: dict[int, int]  # first offset after that part, by partition
     is_first: list[int]  # partitions whose part begins with the first record ever written
     handled: HandledBatch | None  # None if it is not known which outputs have to be on the topics
-    # By topic and partition, append time of the first record that is left; partitions that lost no record are
-    # omitted.
+    # By topic and partition, append time of the first record that retention has left; partitions that lost no
+    # record are omitted.
     kept_since_ms: dict[str, dict[int, int]]
-    starts_from: str | None = None  # export with whose groups the recording begins, instead of the log
-    until_ms: int | None = None  # time before which the log's part was cut
+    starts_from: str | None = None  # name of the export that the first states of groups are from
+    until_ms: int | None = None  # end of the recorded part of the log (exclusive), if it was cut
 
     @property
     def configs(self) -> Configs:
@@ -63,15 +63,14 @@ class RecordingHeader(Struct, frozen=True, kw_only=True):
             self.epochs, CoordinatorConfig(member_id_namespace=self.identity.member_id_namespace)
         )
 
-    def admission(self, partition: int) -> Admission:
-        """Return the admission of a partition's messages."""
-        # A record can be skipped only before it is handled, so the last epoch has all of them.
-        skip = frozenset(self.epochs[-1].skip)
-        return Admission(self.layout, partition, self.identity.shards, skip)
-
     def admissions(self) -> dict[int, Admission]:
-        """Return the admission of each partition."""
-        return {partition: self.admission(partition) for partition in range(self.layout.request_partitions)}
+        """Return, by partition of the log, the rules that admit or refuse its messages."""
+        # A record can be skipped only before it is handled, so the last epoch has all skipped records.
+        skip = frozenset(self.epochs[-1].skip)
+        return {
+            partition: Admission(self.layout, partition, self.identity.shards, skip)
+            for partition in range(self.layout.request_partitions)
+        }
 
     def wants(self, group_id: str) -> bool:
         """Return True if this group is recorded."""
@@ -79,13 +78,14 @@ class RecordingHeader(Struct, frozen=True, kw_only=True):
 
 
 class RecordBytes(Struct, frozen=True, omit_defaults=True):
-    """Bytes of a record. UTF-8, as nearly always, is stored as text, for people to read."""
+    """Bytes of a record. Valid UTF-8 is stored as text, so that people can read it."""
 
     text: str | None = None
-    base64: bytes | None = None
+    base64: bytes | None = None  # msgspec stores bytes in base64
 
     @classmethod
     def of(cls, content: bytes) -> "RecordBytes":
+        """Return this content as text if it is valid UTF-8, else as bytes."""
         try:
             return cls(text=content.decode())
         except UnicodeDecodeError:
@@ -112,7 +112,7 @@ class RecordLine(Struct, frozen=True, tag_field="line"):
 class RequestLine(RecordLine, frozen=True, tag="request"):
     """A message of the requests topic: a record, or a part of a pack."""
 
-    n: int | None  # number in the pack
+    n: int | None  # number in the pack, or None if the record is not a pack
     key: RecordBytes
     value: RecordBytes
 
@@ -133,7 +133,7 @@ class RequestLine(RecordLine, frozen=True, tag="request"):
 
 
 class ClockLine(RecordLine, frozen=True, tag="clock"):
-    """The greatest time that a partition's clock records attest since the line before."""
+    """The greatest time that a partition's clock records attest since the partition's previous line."""
 
     time_ms: int  # at most the clock record's append time, `at_ms`
 
@@ -170,29 +170,24 @@ Line = StartLine | LogLine | OutputLine
 
 
 class Recording(Protocol):
-    """A recording in any storage. Each call reads it from its beginning."""
+    """A recording in any storage. Each call of a method reads it from its beginning."""
 
     @property
     def header(self) -> RecordingHeader: ...
 
     def states(self) -> Iterator[ExportedGroup]:
         """Yield the groups' states at the beginning of the recording."""
-        ...
 
     def log(self) -> Iterator[LogLine]:
         """Yield the log, each partition in its order."""
-        ...
 
     def outputs(self) -> Iterator[OutputLine]:
         """Yield the records on the output topics, in the order of each partition."""
-        ...
-
-
-class RecordingError(RuntimeError):
-    """The error of a file that is no complete recording for this code, or cannot be written."""
 
 
 class _End(Struct, forbid_unknown_fields=True):
+    """The last line of the file, by which a cut or changed file is recognized."""
+
     lines: int
     sha256: str
 
@@ -201,18 +196,16 @@ _RECORDING = SealedFormat(
     header=RecordingHeader,
     end=_End,
     version=FORMAT_VERSION,
-    error=RecordingError,
     a_file="a recording",
     can_be_compressed=True,
 )
-_line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+_line_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 def write_recording(path: Path, header: RecordingHeader, lines: Iterable[Line]) -> int:
-    """Write a new file. Return its number of lines. Raises RecordingError if it exists or is not writable.
+    """Write a new file. Return its number of lines. Raises UserFacingError if it exists or is not writable.
 
-    `lines` are in the order of the types of `operations.replay.recording`: states, log, outputs. The file
-    gets its name when it is complete.
+    `lines` are in this order: states, log, outputs. The file gets its name when it is complete.
     """
     return write_sealed(path, _RECORDING, header, lines)
 
@@ -220,7 +213,7 @@ def write_recording(path: Path, header: RecordingHeader, lines: Iterable[Line]) 
 class RecordingFile:
     """A complete recording. The constructor reads the whole file once.
 
-    It raises RecordingError if the file is cut, changed, or of another format.
+    It raises UserFacingError if the file is cut, changed, or of another format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -239,8 +232,8 @@ class RecordingFile:
 
     def _lines(self, *kinds: str) -> Iterator[Line]:
         """Yield the lines of these kinds."""
-        # The kind is first in a line, so other lines are not decoded.
-        wanted = tuple(f'{{"line":"{kind}"'.encode() for kind in kinds)
+        # A line begins with its kind, so that lines of other kinds need not be decoded.
+        line_starts = tuple(f'{{"line":"{kind}"'.encode() for kind in kinds)
         for line in self._file.lines():
-            if line.startswith(wanted):
-                yield self._file.decode(line, _line)
+            if line.startswith(line_starts):
+                yield self._file.decode(line, _line_decoder)

@@ -45,7 +45,7 @@ class ComparedCounts(Struct, kw_only=True):
 
     entries: int = 0  # steps of the replay
     answers: int = 0
-    early: int = 0
+    early: int = 0  # answers that replicas wrote before the query
     history: int = 0
     letters: int = 0
     views: int = 0
@@ -57,13 +57,14 @@ class ReplayVerdict(Struct, kw_only=True):
     """The verdict on all groups of a recording."""
 
     groups: dict[str, ComparedCounts]
-    starts: dict[str, ReplayStart]  # position from which a group can be judged, if not the beginning
+    # By group, the position from which it can be judged, if that is not the beginning of its log.
+    starts: dict[str, ReplayStart]
     differences: list[ReplayDifference]  # the first ones
     count: int  # number of all differences
-    by_kind: dict[str, int]
+    by_kind: dict[str, int]  # numbers of differences, by record and kind, such as "answer missing"
     duplicates: int  # second copies with the same bytes
     late: int  # requests applied after a later deadline (see `Replay`)
-    unjudged: int  # records before a group's start
+    unjudged: int  # unexpected records before the position from which their group can be judged
     skipped: int = 0  # early answers to requests that were skipped later
 
     @property
@@ -75,16 +76,21 @@ class ReplayVerdict(Struct, kw_only=True):
         return sum(getattr(counts, name) for counts in self.groups.values())
 
 
+# The maximum number of groups whose starts a text names.
 MAX_STARTS = 10
 
 
 def verdict_text(verdict: ReplayVerdict, header: RecordingHeader) -> VisibleText:
-    """Format a verdict. The first line says if the topics are identical to the replay."""
+    """Format a verdict. The first line says whether the topics are identical to the replay."""
     notes = [*_header_notes(header), *_extent_notes(verdict), *_start_notes(verdict)]
-    lines = [_headline(verdict), *columns(_compared(verdict)), *columns(("Note", note) for note in notes)]
+    lines = [
+        _headline(verdict),
+        *columns(_compared_lines(verdict)),
+        *columns(("Note", note) for note in notes),
+    ]
     for number, difference in enumerate(verdict.differences, 1):
-        lines += ["", f"#{number}  {difference.what} {difference.how}"]
-        lines += [INDENT + line for line in columns(_details(difference))]
+        details = columns(_details(difference))
+        lines += ["", f"#{number}  {difference.what} {difference.how}", *(INDENT + line for line in details)]
     hidden = verdict.count - len(verdict.differences)
     if hidden:
         lines += ["", f"({hidden} more differences are not shown)"]
@@ -92,9 +98,10 @@ def verdict_text(verdict: ReplayVerdict, header: RecordingHeader) -> VisibleText
 
 
 def _headline(verdict: ReplayVerdict) -> str:
+    """Return the first line: the outcome, and how much was compared."""
     groups = f" of {len(verdict.groups)} groups" if len(verdict.groups) != 1 else ""
-    history = verdict.total("history")
-    entries = f"{history} history {'entry' if history == 1 else 'entries'}"
+    entry_count = verdict.total("history")
+    entries = f"{entry_count} history {'entry' if entry_count == 1 else 'entries'}"
     compared = f"{count(verdict.total('answers'), 'answer')}, {entries}{groups}"
     if verdict.is_identical and not verdict.groups and verdict.unjudged:
         return "nothing could be judged: the beginning of the log of each group is gone"
@@ -104,7 +111,8 @@ def _headline(verdict: ReplayVerdict) -> str:
     return f"{count(verdict.count, 'difference')}: {kinds} (compared: {compared})"
 
 
-def _compared(verdict: ReplayVerdict) -> Lines:
+def _compared_lines(verdict: ReplayVerdict) -> Lines:
+    """Yield a label and a text for each kind of compared records."""
     yield "Steps", f"{verdict.total('entries')}: requests, deadlines and takeovers"
     yield "Also", f"{count(verdict.total('views'), 'view')}, {count(verdict.total('letters'), 'dead letter')}"
     if early := verdict.total("early"):
@@ -114,40 +122,48 @@ def _compared(verdict: ReplayVerdict) -> Lines:
 
 
 def _header_notes(header: RecordingHeader) -> Iterator[str]:
+    """Yield the notes on limits of the recording itself."""
     if len(header.outages) >= OUTAGES_KEPT:
         yield f"only the last {OUTAGES_KEPT} outages are known"
-    others = {epoch.code_version for epoch in header.epochs} - {header.code_version}
-    if others:
-        yield f"version {header.code_version} replays what {', '.join(sorted(others))} did"
+    other_versions = {epoch.code_version for epoch in header.epochs} - {header.code_version}
+    if other_versions:
+        yield f"version {header.code_version} replays what {', '.join(sorted(other_versions))} did"
 
 
 def _extent_notes(verdict: ReplayVerdict) -> Iterator[str]:
-    if verdict.late:
-        yield (
+    """Yield the notes on records that were not compared, and on requests that were applied late."""
+    gone, waiting = verdict.total("gone"), verdict.total("open")
+    notes = (
+        (
+            verdict.late,
             f"{count(verdict.late, 'request')} applied late, as the history says: a deadline of a later time "
-            "had fired before, so the brokers' clocks were stepped or a clock record was wrong"
-        )
-    if gone := verdict.total("gone"):
-        yield f"{count(gone, 'expected record')} older than what the topics still have: not compared"
-    if waiting := verdict.total("open"):
-        yield f"{count(waiting, 'expected record')} that no committed batch had to write yet"
-    if verdict.skipped:
-        answers = count(verdict.skipped, "early answer")
-        yield f"{answers} to requests that were skipped later, by --skip-record"
-    if verdict.unjudged:
-        yield f"{count(verdict.unjudged, 'record')} from before the place from which the log can be judged"
+            "had fired before, so the brokers' clocks were stepped or a clock record was wrong",
+        ),
+        (gone, f"{count(gone, 'expected record')} older than what the topics still have: not compared"),
+        (waiting, f"{count(waiting, 'expected record')} that no committed batch had to write yet"),
+        (
+            verdict.skipped,
+            f"{count(verdict.skipped, 'early answer')} to requests that were skipped later, by --skip-record",
+        ),
+        (
+            verdict.unjudged,
+            f"{count(verdict.unjudged, 'record')} from before the place from which the log can be judged",
+        ),
+    )
+    return (note for occurrences, note in notes if occurrences)
 
 
 def _start_notes(verdict: ReplayVerdict) -> Iterator[str]:
-    cut = {group_id: start for group_id, start in verdict.starts.items() if start.is_cut}
-    for group_id, start in list(cut.items())[:MAX_STARTS]:
+    """Yield a note for each group that cannot be judged from its beginning. Beyond MAX_STARTS, count them."""
+    cut_starts = [(group_id, start) for group_id, start in verdict.starts.items() if start.is_cut]
+    for group_id, start in cut_starts[:MAX_STARTS]:
         yield start_text(group_id, start)
-    if len(cut) > MAX_STARTS:
-        yield f"the beginning of the log of {len(cut) - MAX_STARTS} more groups is gone, too"
+    if len(cut_starts) > MAX_STARTS:
+        yield f"the beginning of the log of {len(cut_starts) - MAX_STARTS} more groups is gone, too"
 
 
 def start_text(group_id: str, start: ReplayStart) -> str:
-    """Return where a group's replay begins, as a sentence. The log lacks the group's beginning."""
+    """Return a sentence on where the replay of a group begins if the beginning of its log is gone."""
     if start.request is None:
         return (
             f"group {group_id} cannot be judged: the beginning of its log is gone, and it was not created "
@@ -160,35 +176,41 @@ def start_text(group_id: str, start: ReplayStart) -> str:
 
 
 def _details(difference: ReplayDifference) -> Lines:
-    yield "group", difference.group_id or "-"
-    yield "name", difference.name
-    if difference.entry is not None:
-        yield "by", difference.entry
-    if difference.place is not None:
-        yield "at", difference.place
-    if difference.expected is not None and difference.found is not None:
-        for text in changes(difference.expected, difference.found):
-            yield "differs", text
-    if difference.expected is not None:
-        yield "expected", difference.expected
-    if difference.found is not None:
-        yield "found", difference.found
+    """Return a difference's labels and texts, without absent ones."""
+    expected, found = difference.expected, difference.found
+    differing = () if expected is None or found is None else changes(expected, found)
+    details = [
+        ("group", difference.group_id or "-"),
+        ("name", difference.name),
+        ("by", difference.entry),
+        ("at", difference.place),
+        *(("differs", text) for text in differing),
+        ("expected", expected),
+        ("found", found),
+    ]
+    return ((label, text) for label, text in details if text is not None)
 
 
 def changes(expected: str, found: str) -> Iterator[str]:
-    """Yield the differences of two JSON objects, such as `reason: expected "a", found "b"`."""
+    """Yield the differences of two JSON objects, such as `reason: expected "a", found "b"`.
+
+    Other texts have no differences here.
+    """
     try:
-        before, after = json.loads(expected), json.loads(found)
+        expected_fields, found_fields = json.loads(expected), json.loads(found)
     except ValueError:
         return
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name in dict.fromkeys([*before, *after]):
-            if before.get(name, _ABSENT) != after.get(name, _ABSENT):
-                yield f"{name}: expected {_field(before, name)}, found {_field(after, name)}"
+    if isinstance(expected_fields, dict) and isinstance(found_fields, dict):
+        for name in dict.fromkeys([*expected_fields, *found_fields]):
+            if expected_fields.get(name, _ABSENT) != found_fields.get(name, _ABSENT):
+                yield (
+                    f"{name}: expected {_field_text(expected_fields, name)}, "
+                    f"found {_field_text(found_fields, name)}"
+                )
 
 
 _ABSENT = object()
 
 
-def _field(fields: dict[str, Any], name: str) -> str:
+def _field_text(fields: dict[str, Any], name: str) -> str:
     return json.dumps(fields[name]) if name in fields else "nothing"

@@ -1,9 +1,9 @@
-"""The records on the output topics by identity: answers, history, dead letters and views, each once; and the
-position in a recording from which they show that each group can be judged.
+"""The records on the output topics by identity, each once: answers, history, dead letters, and views (the
+published states of groups). Also the position in a recording from which each group can be judged.
 
-A group's state is known at the beginning of a topic that has lost no record, at the state that the recording
-begins with, and where a group is created: an incarnation of a group is named after the request that created
-it.
+A group can be judged from a position at which its state is known. This is the first record of a log that has
+lost no record, the state at the beginning of the recording, or the request that created the group. Each
+creation of a group begins an incarnation, which has the id of this request.
 """
 
 from collections import defaultdict
@@ -42,8 +42,8 @@ class RecordKind(StrEnum):
 class AnswerName(NamedTuple):
     """The identity of an answer, or of a message to a RocketMQ connection."""
 
-    request: str  # its id; of a message to a connection, also a scan
-    connection: str = ""  # as the following fields, only of a message to a connection
+    request: str  # id of the request, or of the scan that sent a message to a connection
+    connection: str = ""  # this field and the next two are set only for a message to a connection
     type: str = ""
     group_id: str = ""
 
@@ -75,16 +75,16 @@ class LetterName(NamedTuple):
 
 
 class RecordCopy(NamedTuple):
-    """The first copy of a record."""
+    """A record on an output topic."""
 
     partition: int
     offset: int
     value: bytes
-    number: int  # among all records that were read
+    number: int  # position among all records that were read
 
 
 class Contradiction(NamedTuple):
-    """Two records of one name with different bytes."""
+    """Two records with the same name and different bytes."""
 
     name: AnswerName | EventName | LetterName
     first: RecordCopy
@@ -117,7 +117,7 @@ class EventFields(msgspec.Struct):
 
 # Decoders raise one of `kafka_why.contract.codec.UNREADABLE`.
 decode_answer = msgspec.json.Decoder(AnswerFields).decode
-event_fields = msgspec.json.Decoder(EventFields).decode
+decode_event = msgspec.json.Decoder(EventFields).decode
 decode_letter = msgspec.json.Decoder(DeadLetter).decode
 
 
@@ -145,13 +145,15 @@ def group_named_in(value: bytes) -> str:
 
 
 def is_determined_by_log(name: object) -> bool:
-    """Return False if the record has a traceback, which depends on the installation."""
+    """Return True if the log determines the record's bytes. It does not if the record is a dead letter with a
+    traceback, which depends on the installation.
+    """
     return not isinstance(name, LetterName) or name.reason != Reason.HANDLER_FAILED
 
 
 @dataclass
 class TopicContents:
-    """The outputs of a recording."""
+    """The outputs of a recording, by the names that identify them."""
 
     answers: dict[AnswerName, RecordCopy] = field(default_factory=dict)  # of the query
     # Answers of replicas.
@@ -159,21 +161,22 @@ class TopicContents:
     events: dict[EventName, RecordCopy] = field(default_factory=dict)
     letters: dict[LetterName, RecordCopy] = field(default_factory=dict)
     views: dict[EventName, list[RecordCopy]] = field(default_factory=lambda: defaultdict(list))
-    last_views: dict[str, EventName | None] = field(default_factory=dict)
+    last_views: dict[str, EventName | None] = field(default_factory=dict)  # by group; None if it ended
     late: dict[str, int] = field(default_factory=dict)  # delay in ms of each request that was applied late
     duplicates: int = 0  # records that were written again with the same bytes
-    unreadable: list[OutputLine] = field(default_factory=list)  # without a name
+    unreadable: list[OutputLine] = field(default_factory=list)  # so they have no name
     contradictions: list[Contradiction] = field(default_factory=list)
 
     @classmethod
     def of(cls, lines: Iterable[OutputLine]) -> "TopicContents":
-        found = cls()
+        """Return the contents of these lines, which are in the order of each partition."""
+        contents = cls()
         for number, line in enumerate(lines):
             try:
-                found._add_line(line, number)
+                contents._add_line(line, number)
             except UNREADABLE:
-                found.unreadable.append(line)
-        return found
+                contents.unreadable.append(line)
+        return contents
 
     def incarnations_by_group(self) -> dict[str, set[str]]:
         """Return the incarnations in each group's history and views."""
@@ -183,40 +186,44 @@ class TopicContents:
         return incarnations
 
     def _add_line(self, line: OutputLine, number: int) -> None:
+        """Add a record. Raises one of UNREADABLE."""
         value = b"" if line.value is None else line.value.get()
         copy = RecordCopy(line.partition, line.offset, value, number)
         match line:
             case AnswerLine(is_early=True) if lists_changed(value):
-                pass  # the log does not determine it, because it depends on the query's progress
+                pass  # depends on the query's progress, so the log does not determine its value
             case AnswerLine(is_early=True):
                 self.early[answer_name(value)].append(copy)
             case AnswerLine():
-                self._add(self.answers, answer_name(value), copy)
+                self._add_once(self.answers, answer_name(value), copy)
             case EventLine():
                 self._add_event(copy)
             case LetterLine():
-                self._add(self.letters, letter_name(value), copy)
+                self._add_once(self.letters, letter_name(value), copy)
             case ViewLine(group_id=group_id):
                 self._add_view(group_id, None if line.value is None else copy)
 
     def _add_event(self, copy: RecordCopy) -> None:
-        fields = event_fields(copy.value)
-        self._add(self.events, EventName(fields.group_id, fields.incarnation, fields.seq), copy)
+        """Add a history entry, and the delay of its request if that was applied late."""
+        fields = decode_event(copy.value)
+        self._add_once(self.events, EventName(fields.group_id, fields.incarnation, fields.seq), copy)
         if fields.late_by_ms is not None:
             self.late[fields.cause] = fields.late_by_ms
 
     def _add_view(self, group_id: str, copy: RecordCopy | None) -> None:
+        """Add a view of a group, or None if the group ended."""
         name = None
         if copy is not None:
-            fields = event_fields(copy.value)
+            fields = decode_event(copy.value)
             name = EventName(group_id, fields.incarnation, fields.seq)
-            if copy.value in [known.value for known in self.views[name]]:
+            if copy.value in [earlier.value for earlier in self.views[name]]:
                 self.duplicates += 1
             else:
                 self.views[name].append(copy)
         self.last_views[group_id] = name
 
-    def _add(self, names: dict[N, RecordCopy], name: N, copy: RecordCopy) -> None:
+    def _add_once(self, names: dict[N, RecordCopy], name: N, copy: RecordCopy) -> None:
+        """Add a record, or if its name already has a record, compare it with that."""
         first = names.setdefault(name, copy)
         if first is copy:
             return
@@ -237,7 +244,8 @@ class LogPosition(NamedTuple):
 class ReplayStart(Struct, frozen=True):
     """The position at which the replay of a group begins.
 
-    If not `is_cut`, the recording begins with the group after entry `seq` of `incarnation`.
+    By default it is the beginning of the log. If `incarnation` is set, the replay begins with the recorded
+    state of the group, its state after history entry `seq` of this incarnation.
     """
 
     is_cut: bool = False  # the beginning of the log is gone
@@ -246,40 +254,43 @@ class ReplayStart(Struct, frozen=True):
     incarnation: str = ""
     seq: int = 0
 
-    def has(self, place: LogPosition) -> bool:
-        """Return True if the position of a request is at or after the start."""
+    def includes(self, position: LogPosition) -> bool:
+        """Return True if the replay applies the request at this position of the log."""
         if not self.is_cut:
-            return True
-        return self.request is not None and place >= _position(self.request)
+            return True  # all requests in the log, because it begins with the group or its recorded state
+        return self.request is not None and position >= _position(self.request)
 
 
-def starts_of(recording: Recording, found: TopicContents) -> dict[str, ReplayStart]:
-    """Return the starts of the groups that do not begin with the recording's log."""
+def find_starts(recording: Recording, found: TopicContents) -> dict[str, ReplayStart]:
+    """Return the start of each group whose first request is not in the recorded part of the log.
+
+    `found` are the recording's outputs. The groups' history and views tell which requests created them.
+    """
     header = recording.header
-    starts: dict[str, ReplayStart] = {}
-    for state in recording.states():
-        group = state.decode()
-        starts[state.group_id] = ReplayStart(incarnation=group.incarnation, seq=group.seq)
+    groups = ((state.group_id, state.decode()) for state in recording.states())
+    starts = {name: ReplayStart(incarnation=group.incarnation, seq=group.seq) for name, group in groups}
     if header.starts_from is not None:
-        return starts
+        return starts  # the recording begins with the groups that existed, so all others began later
     for group_id, incarnations in found.incarnations_by_group().items():
         if not header.wants(group_id):
             continue
         partition = partition_of(group_id, header.layout.request_partitions)
-        places = {incarnation: position_of(incarnation, header) for incarnation in incarnations}
-        if partition in header.is_first and None not in places.values():
-            continue
-        created = [
-            (place, incarnation)
-            for incarnation, place in places.items()
-            if place is not None and is_recorded(place, header)
+        positions = {incarnation: position_of(incarnation, header) for incarnation in incarnations}
+        if partition in header.is_first and None not in positions.values():
+            continue  # the recorded part has the whole log of the group
+        recorded_creations = [
+            (position, incarnation)
+            for incarnation, position in positions.items()
+            if position is not None and is_recorded(position, header)
         ]
-        starts[group_id] = ReplayStart(is_cut=True, request=min(created)[1] if created else None)
+        starts[group_id] = ReplayStart(
+            is_cut=True, request=min(recorded_creations)[1] if recorded_creations else None
+        )
     return starts
 
 
 def position_of(request: str, header: RecordingHeader) -> LogPosition | None:
-    """Return the position of a request in the recorded topic, or None."""
+    """Return the position of a request in the recorded topic, or None for a deadline or another topic."""
     try:
         topic = record_of(request)[0]
     except ValueError:
@@ -287,11 +298,15 @@ def position_of(request: str, header: RecordingHeader) -> LogPosition | None:
     return _position(request) if topic == header.identity.requests_topic else None
 
 
-def is_recorded(place: LogPosition, header: RecordingHeader) -> bool:
+def is_recorded(position: LogPosition, header: RecordingHeader) -> bool:
     """Return True if a position is in the recorded part of the log."""
-    return header.begins.get(place.partition, 0) <= place.offset < header.ends.get(place.partition, 0)
+    return (
+        header.begins.get(position.partition, 0) <= position.offset < header.ends.get(position.partition, 0)
+    )
 
 
 def _position(request: str) -> LogPosition:
+    """Return the position that the id of a request contains."""
     _, partition, offset = record_of(request)
-    return LogPosition(partition, offset, int(request.partition("#")[2] or 0))
+    number_in_pack = request.partition("#")[2]  # "" if the record is not a pack
+    return LogPosition(partition, offset, int(number_in_pack or 0))

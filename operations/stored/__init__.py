@@ -1,1 +1,1 @@
-"""The state of a checkpoint for people and for SQL: its groups as rows, as tables, and compared."""
+"""The coordinator's state in a checkpoint, for people and for SQL: its groups as rows and as tables."""

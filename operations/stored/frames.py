@@ -1,6 +1,6 @@
 """The rows of a state as views of Spark SQL, and the answers to queries over them.
 
-A view for each table. A time is a timestamp in UTC, and its column has no `_ms`: `committed_at_ms` is
+Each table is a view. A time is a timestamp in UTC, and its column has no `_ms`: `committed_at_ms` is
 `committed_at`. A duration stays a number, and its column keeps the suffix: `session_timeout_ms`.
 """
 
@@ -40,7 +40,7 @@ def schema_of(table: StateTable) -> pa.Schema:
     """Return the columns of a table."""
     row = ROW_OF[table]
     types = get_type_hints(row)
-    return pa.schema([_field(name, types[name]) for name in row.__struct_fields__])
+    return pa.schema([_column_field(name, types[name]) for name in row.__struct_fields__])
 
 
 def column_of(field: str) -> str:
@@ -49,6 +49,8 @@ def column_of(field: str) -> str:
 
 
 class _Writer:
+    """A writer of the rows of one table into a Parquet file."""
+
     def __init__(self, files: ExitStack, path: Path, table: StateTable) -> None:
         self._schema = schema_of(table)
         self._fields = ROW_OF[table].__struct_fields__
@@ -56,6 +58,7 @@ class _Writer:
         self._rows: list[AnyRow] = []
 
     def add(self, rows: Iterable[AnyRow]) -> None:
+        """Add rows. They are written when there are enough of them, or by `flush`."""
         self._rows.extend(rows)
         if len(self._rows) >= _ROWS_PER_WRITE:
             self.flush()
@@ -68,20 +71,25 @@ class _Writer:
 
 
 def _cell(value: Any) -> Any:
+    """Return a value for pyarrow, which builds maps from lists of pairs."""
     return list(value.items()) if isinstance(value, Mapping) else value
 
 
-def _field(name: str, annotation: Any) -> pa.Field:
-    optional = get_origin(annotation) is UnionType and NoneType in get_args(annotation)
-    plain = get_args(annotation)[0] if optional else annotation
-    return pa.field(column_of(name), _TIME if _is_time(name) else _arrow_type(plain), nullable=optional)
+def _column_field(name: str, annotation: Any) -> pa.Field:
+    """Return the column of a row's field with this name and type."""
+    is_optional = get_origin(annotation) is UnionType and NoneType in get_args(annotation)
+    value_type = get_args(annotation)[0] if is_optional else annotation  # T of `T | None`
+    arrow_type = _TIME if _is_time(name) else _arrow_type(value_type)
+    return pa.field(column_of(name), arrow_type, nullable=is_optional)
 
 
 def _is_time(field: str) -> bool:
+    """Return True if a field with this name is a time, not a duration."""
     return field.endswith("_ms") and field not in _DURATIONS
 
 
 def _arrow_type(annotation: Any) -> pa.DataType:
+    """Return the type of a column. Strings, also of enums, are the default."""
     arguments = get_args(annotation)
     if get_origin(annotation) is list:
         return pa.list_(_arrow_type(arguments[0]))
@@ -93,15 +101,15 @@ def _arrow_type(annotation: Any) -> pa.DataType:
 
 
 def answer_text(answer: DataFrame) -> VisibleText:
-    """Return the rows of a query as a table. Times are in UTC, because Spark writes the values."""
-    # By position, because a query may give two columns the same name.
+    """Return the rows of a query as a table. Spark formats the values, so times are in UTC."""
+    # Number the columns, because a query may give two of them the same name.
     numbered = answer.toDF(*(f"c{n}" for n in range(len(answer.columns))))
-    text = numbered.select([F.col(name).cast("string") for name in numbered.columns])
+    as_text = numbered.select([F.col(name).cast("string") for name in numbered.columns])
     columns = [Column(name, 0) for name in answer.columns]
-    return render_table(columns, [list(row) for row in text.collect()])
+    return render_table(columns, [list(row) for row in as_text.collect()])
 
 
 def answer_json(answer: DataFrame) -> list[str]:
     """Return the rows of a query as JSON objects. Times are ISO 8601 in UTC."""
-    packed = answer.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
-    return [row[0] for row in packed.collect()]
+    as_json = answer.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
+    return [row[0] for row in as_json.collect()]

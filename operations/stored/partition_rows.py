@@ -1,5 +1,5 @@
-"""The rows of partitions: committed offsets, offsets that are pending in transactions, and those of
-share groups.
+"""The rows of partitions: committed offsets, offsets that are pending in transactions, and the states of the
+partitions of share groups.
 """
 
 from collections.abc import Iterator
@@ -35,11 +35,11 @@ class PendingRow(Struct, frozen=True, kw_only=True):
     producer_epoch: int
     txn_version: int
     txn_partition: int
-    # End of partition `txn_partition` of the markers topic at the time of the request; the marker of the
-    # transaction is not before it.
+    # End of partition `txn_partition` of the topic with the transactions' markers, before the request. So the
+    # marker of this transaction is at this offset or later.
     txn_position: int
-    request: str  # that sent the offset
-    requested_at_ms: int  # will be the time of the commit
+    request: str  # id of the request that sent the offset
+    requested_at_ms: int  # time of that request; the committed offset will have it
     topic: str
     partition: int
     offset: int
@@ -86,14 +86,17 @@ def pending_offsets(group: Group) -> Iterator[PendingRow]:
 
 
 class ShareRow(Struct, frozen=True, kw_only=True):
-    """A partition of a share group. If it is both initialized and initializing, it has two rows."""
+    """A partition of a share group. If it is both initialized and initializing, it has two rows.
+
+    A task is a request of the group to the cluster's share coordinator.
+    """
 
     group_id: str
     topic: str
     partition: int
     state: str  # at the share coordinator: initializing, initialized or deleting
-    task: str | None = None  # open task with the partition
-    asked_at_ms: int | None = None  # of the task, as the next two
+    task: str | None = None  # id of the open task with the partition
+    asked_at_ms: int | None = None  # time of the task; the next two fields are of the task, too
     state_epoch: int | None = None
     start_offset: int | None = None
     error_code: int | None = None  # of the last response; None before the first
@@ -101,13 +104,13 @@ class ShareRow(Struct, frozen=True, kw_only=True):
 
 
 def share_partitions(group: ShareGroup) -> Iterator[ShareRow]:
-    """Yield a row for each partition that the share coordinator may know."""
+    """Yield a row for each state of a partition at the share coordinator."""
     for topic_id, initialized in group.initialized.items():
         for number in initialized.partitions:
-            yield _share(group, topic_id, initialized.name, number, "initialized")
+            yield _share_row(group, topic_id, initialized.name, number, "initialized")
     for topic_id, initializing in group.initializing.items():
         for number, task in initializing.partitions.items():
-            yield _share(
+            yield _share_row(
                 group,
                 topic_id,
                 initializing.name,
@@ -121,7 +124,7 @@ def share_partitions(group: ShareGroup) -> Iterator[ShareRow]:
             )
     for topic_id, deleting in group.deleting.items():
         for number, code in deleting.partitions.items():
-            yield _share(
+            yield _share_row(
                 group,
                 topic_id,
                 deleting.name,
@@ -133,9 +136,10 @@ def share_partitions(group: ShareGroup) -> Iterator[ShareRow]:
             )
 
 
-def _share(
+def _share_row(
     group: ShareGroup, topic_id: bytes, topic: str, partition: int, state: str, **task: Any
 ) -> ShareRow:
+    """Return a row with this state. `task` are the fields of the task, if the state has one."""
     return ShareRow(
         group_id=group.group_id,
         topic=topic,

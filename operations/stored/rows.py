@@ -1,7 +1,7 @@
 """A group's state as rows: one for the group, and one for each member, offset, timer and queue lock.
 
 The fields of a row are the keys of its JSON and, with `operations.stored.frames`, the columns of its SQL
-table. Times are in ms since 1970 by the log's clock, as the coordinator counts it.
+table. Times are in ms since 1970, by the timestamps of the log.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from operations.stored.partition_rows import (
     share_partitions,
 )
 from state.config import CoordinatorConfig
-from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
+from state.dispatch import AnyGroup, kind_of
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
@@ -32,7 +32,7 @@ from state.kafka.streams_group import StreamsGroup
 from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import snapshot
 
-_EVER_MS = 2**62
+_FAR_FUTURE_MS = 2**62
 
 
 class StateTable(StrEnum):
@@ -64,20 +64,20 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     """A group. Fields of the other protocol are None."""
 
     group_id: str
-    protocol: str
+    protocol: str  # Kafka or RocketMQ
     state: str
     members: int  # number of members, or of consumers' connections
-    offsets: int  # number of rows, as are `pending` and `locks`
+    offsets: int  # number of the group's rows in the table `offsets`; likewise `pending` and `locks`
     pending: int
     locks: int
-    group_type: str | None = None  # of Kafka's groups: classic, consumer or share
-    generation: int | None = None  # the group epoch, except in a classic group
+    group_type: str | None = None  # of Kafka's groups: classic, consumer, share or streams
+    generation: int | None = None  # the group epoch, or the generation of a classic group
     assignment_epoch: int | None = None  # of the target assignment
     protocol_type: str | None = None
     protocol_name: str | None = None  # with epochs, the assignor of the target assignment
     leader_id: str | None = None
     subscribed_topics: list[str] | None = None
-    state_since_ms: int | None = None
+    state_since_ms: int | None = None  # when the group took its present state
     last_rebalance_at_ms: int | None = None
     last_rebalance_reason: str | None = None
     message_model: str | None = None
@@ -85,9 +85,9 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     consume_from_where: str | None = None
     clock_ms: int  # time of the group's last event
     next_deadline_ms: int | None
-    quarantined: str | None
-    incarnation: str
-    seq: int
+    quarantined: str | None  # the failure of a deadline, after which no deadline of the group fires
+    incarnation: str  # id of the request that created the group
+    seq: int  # number of history entries so far
     state_version: int  # of the encoding
 
 
@@ -103,10 +103,10 @@ class StoredMemberRow(Struct, frozen=True, kw_only=True):
     group_instance_id: str | None = None
     is_leader: bool = False
     protocols: list[str] | None = None
-    partitions: int | None = None  # their number
+    partitions: int | None = None  # number of assigned partitions
     # Partitions by topic that the member may use; None if the bytes are not of the consumer protocol.
     assignment: dict[str, list[int]] | None = None
-    waits_for: str | None = None  # the parked request
+    waits_for: str | None = None  # JoinGroup or SyncGroup, if that request waits for its answer
     session_timeout_ms: int | None = None
     rebalance_timeout_ms: int | None = None
     deadline_ms: int | None = None  # when a silent member expires; None if no heartbeat is due
@@ -115,8 +115,8 @@ class StoredMemberRow(Struct, frozen=True, kw_only=True):
     client_version: int | None = None
     member_epoch: int | None = None
     member_state: str | None = None
-    revoking: dict[str, list[int]] | None = None  # that the member has to give up
-    target: dict[str, list[int]] | None = None  # in the target assignment
+    revoking: dict[str, list[int]] | None = None  # partitions that the member has to give up
+    target: dict[str, list[int]] | None = None  # partitions in the target assignment
     subscribed_topics: list[str] | None = None
     subscribed_pattern: str | None = None
     is_classic: bool | None = None  # the member is on the classic protocol
@@ -174,11 +174,17 @@ class GroupRows(Struct, frozen=True, kw_only=True):
 def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> GroupRows:
     """Return the rows of a group. `config` decides RocketMQ's deadlines."""
     assert not isinstance(group, ConfigsOnly), "settings alone are no group"
-    protocol = str(group_type_of(group))
+    kind = kind_of(group)
+    protocol = str(kind.group_type)
     if isinstance(group, RocketMqGroup):
-        members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
+        members, offsets, pending, locks = (
+            list(_client_rows(group, protocol)),
+            [],
+            [],
+            list(_lock_rows(group)),
+        )
     else:
-        members, offsets = list(_members(group, protocol)), list(committed_offsets(group))
+        members, offsets = list(_member_rows(group, protocol)), list(committed_offsets(group))
         pending, locks = list(pending_offsets(group)), []
     common: dict[str, Any] = {
         "group_id": group.group_id,
@@ -187,7 +193,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
         "pending": len(pending),
         "locks": len(locks),
         "clock_ms": group.clock_ms,
-        "next_deadline_ms": next_deadline_ms(group, config),
+        "next_deadline_ms": kind.next_deadline_ms(group, config),
         "quarantined": group.quarantined,
         "incarnation": group.incarnation,
         "seq": group.seq,
@@ -198,22 +204,23 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
         members=members,
         offsets=offsets,
         pending=pending,
-        timers=list(_timers(group, protocol, config)),
+        timers=list(_timer_rows(group, protocol, config)),
         locks=locks,
         shares=list(share_partitions(group)) if isinstance(group, ShareGroup) else [],
     )
 
 
 def _protocol_fields(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
+    """Return the fields of `GroupRow` that depend on the group's protocol."""
     if isinstance(group, RocketMqGroup):
-        seen = snapshot(group)
+        rocketmq_view = snapshot(group)
         return {
-            "state": str(group_state(seen)),
-            "members": len(seen.consumers),
-            "subscribed_topics": sorted(seen.subscriptions),
-            "message_model": seen.message_model,
-            "consume_type": seen.consume_type,
-            "consume_from_where": seen.consume_from_where,
+            "state": str(group_state(rocketmq_view)),
+            "members": len(rocketmq_view.consumers),
+            "subscribed_topics": sorted(rocketmq_view.subscriptions),
+            "message_model": rocketmq_view.message_model,
+            "consume_type": rocketmq_view.consume_type,
+            "consume_from_where": rocketmq_view.consume_from_where,
         }
     view = view_of(group)
     return {
@@ -223,7 +230,7 @@ def _protocol_fields(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
         "generation": view.generation,
         "assignment_epoch": view.consumer.assignment_epoch if view.consumer else None,
         "protocol_type": view.protocol_type,
-        "protocol_name": group.protocol_name if isinstance(group, ClassicGroup) else _assignor(view),
+        "protocol_name": group.protocol_name if isinstance(group, ClassicGroup) else _assignor_name(view),
         "leader_id": view.leader_id,
         "subscribed_topics": view.subscribed_topics,
         "state_since_ms": view.state_timestamp_ms or None,
@@ -232,11 +239,13 @@ def _protocol_fields(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
     }
 
 
-def _assignor(view: GroupSnapshot) -> str | None:
+def _assignor_name(view: GroupSnapshot) -> str | None:
+    """Return the assignor of the target assignment, or None if there is none yet."""
     return (view.consumer.assignor_name or None) if view.consumer else None
 
 
-def _members(group: KafkaGroup, protocol: str) -> Iterator[StoredMemberRow]:
+def _member_rows(group: KafkaGroup, protocol: str) -> Iterator[StoredMemberRow]:
+    """Yield a row for each member, then for each id that has not joined yet."""
     view = view_of(group)
     for member in view.members:
         yield StoredMemberRow(
@@ -265,6 +274,7 @@ def _members(group: KafkaGroup, protocol: str) -> Iterator[StoredMemberRow]:
 
 
 def _member_fields(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
+    """Return the fields of `StoredMemberRow` that depend on the member's protocol."""
     if isinstance(group, ClassicGroup):
         stored, assignment = group.members[member.member_id], _assignment(group, member)
         return {
@@ -307,14 +317,15 @@ def _member_fields(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
 
 
 def _assignment(group: ClassicGroup, member: MemberSnapshot) -> dict[str, list[int]] | None:
-    """Return the partitions by topic, or None if the bytes are not of Kafka's consumer."""
+    """Return the partitions by topic, or None if the bytes are not of the consumer protocol type."""
     try:
-        return by_topic(member.held()) if group.is_consumer_group() else None
+        return by_topic(member.held()) if group.uses_consumer_group_protocol() else None
     except ProtocolError:
         return None
 
 
-def _clients(group: RocketMqGroup, protocol: str) -> Iterator[StoredMemberRow]:
+def _client_rows(group: RocketMqGroup, protocol: str) -> Iterator[StoredMemberRow]:
+    """Yield a row for each connection of a consumer, then of a producer."""
     producers = group.producers.items()
     for role, clients in ((MemberRole.CONSUMER, group.channels()), (MemberRole.PRODUCER, producers)):
         for connection, info in clients:
@@ -332,7 +343,7 @@ def _clients(group: RocketMqGroup, protocol: str) -> Iterator[StoredMemberRow]:
             )
 
 
-def _locks(group: RocketMqGroup) -> Iterator[LockRow]:
+def _lock_rows(group: RocketMqGroup) -> Iterator[LockRow]:
     for queue, lock in sorted(group.locks.items()):
         yield LockRow(
             group_id=group.group_id,
@@ -344,11 +355,13 @@ def _locks(group: RocketMqGroup) -> Iterator[LockRow]:
         )
 
 
-def _timers(group: AnyGroup, protocol: str, config: CoordinatorConfig) -> Iterator[TimerRow]:
-    for due in due_deadlines(group, _EVER_MS, config):
-        kind, member_id = "scan", None
+def _timer_rows(group: AnyGroup, protocol: str, config: CoordinatorConfig) -> Iterator[TimerRow]:
+    """Yield all armed deadlines, because all are due by a time in the far future."""
+    for due in kind_of(group).due_deadlines(group, _FAR_FUTURE_MS, config):
         if isinstance(due, DeadlineReached):
             kind, member_id = due.kind.name.lower(), due.member_id or None
+        else:  # RocketMQ's scan
+            kind, member_id = "scan", None
         yield TimerRow(
             group_id=group.group_id,
             protocol=protocol,

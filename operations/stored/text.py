@@ -9,31 +9,35 @@ from kafka_why.groups.render import assignment_text
 from kafka_why.wording import Column, VisibleText, render_table, visible_text
 from operations.stored.rows import AnyRow, GroupRow, GroupRows, StateTable, StoredMemberRow
 
-_LAST_S = 253_402_300_799  # the last second of the year 9999
+_MAX_TIME_S = 253_402_300_799  # the last second of the year 9999
 
 
 def time_text(at_ms: int | None) -> str | None:
-    """Return a time such as `2026-01-31 18:30:00.000` in UTC, or None."""
+    """Return a time such as `2026-01-31 18:30:00.000` in UTC, or None for None.
+
+    A time outside the years 1970 to 9999 stays a number.
+    """
     if at_ms is None:
         return None
-    if not 0 <= at_ms <= _LAST_S * 1000:
-        # Outside the years 1970 to 9999.
+    if not 0 <= at_ms <= _MAX_TIME_S * 1000:
         return str(at_ms)
+    # Cut the microseconds to milliseconds.
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def group_text(rows: GroupRows) -> VisibleText:
-    """Return the tables of one group that have rows."""
-    return visible_text(_blocks(rows), "\n\n")
+    """Return the tables of one group, except empty ones."""
+    return visible_text(_tables_and_remarks(rows), "\n\n")
 
 
-def _blocks(rows: GroupRows) -> Iterator[VisibleText]:
+def _tables_and_remarks(rows: GroupRows) -> Iterator[VisibleText]:
+    """Yield the group's own table, and indented the remarks and the other tables."""
     group = rows.group
     yield table_text(StateTable.GROUPS, [group])
     remarks = []
     if group.last_rebalance_reason:
-        at = time_text(group.last_rebalance_at_ms)
-        remarks.append(f"Last rebalance: {at or 'unknown time'}, {group.last_rebalance_reason}")
+        time = time_text(group.last_rebalance_at_ms) or "unknown time"
+        remarks.append(f"Last rebalance: {time}, {group.last_rebalance_reason}")
     if group.quarantined is not None:
         remarks.append(f"Warning: group '{group.group_id}' is quarantined: {group.quarantined}")
     if remarks:
@@ -46,8 +50,8 @@ def _blocks(rows: GroupRows) -> Iterator[VisibleText]:
         StateTable.TIMERS,
         StateTable.LOCKS,
     ):
-        if of_table := rows.of(table):
-            yield _indented(table_text(table, of_table, with_group=False))
+        if table_rows := rows.of(table):
+            yield _indented(table_text(table, table_rows, with_group=False))
 
 
 def _indented(text: VisibleText) -> VisibleText:
@@ -55,40 +59,40 @@ def _indented(text: VisibleText) -> VisibleText:
 
 
 def table_text(table: StateTable, rows: Sequence[AnyRow], *, with_group: bool = True) -> VisibleText:
-    """Return one table with its heading, without empty columns."""
+    """Return one table with its heading. Columns without a value are left out, unless there are no rows."""
     cells = {
         heading: [cell(row) for row in rows]
         for heading, cell in _COLUMNS[table].items()
         if with_group or heading != _GROUP
     }
-    shown = {
+    not_empty = {
         heading: values
         for heading, values in cells.items()
         if not rows or any(value is not None for value in values)
     }
-    columns = [Column(heading, 0) for heading in shown]
-    return render_table(columns, list(zip(*shown.values(), strict=True)))
+    table_rows = list(zip(*not_empty.values(), strict=True))
+    return render_table([Column(heading, 0) for heading in not_empty], table_rows)
 
 
-def _time(field: str) -> Callable[[Any], str | None]:
-    """Return a formatter of a row's field, a time in ms."""
+def _time_cell(field: str) -> Callable[[Any], str | None]:
+    """Return a function that formats a field of a row that has a time in ms."""
     return lambda row: time_text(getattr(row, field))
 
 
-def _assignment(field: str) -> Callable[[Any], str | None]:
-    """Return a formatter of a row's field, partitions by topic."""
+def _assignment_cell(field: str) -> Callable[[Any], str | None]:
+    """Return a function that formats a field of a row that has partitions by topic."""
     return lambda row: assignment_text(getattr(row, field))
 
 
-def _protocol(row: GroupRow) -> str:
+def _protocol_cell(row: GroupRow) -> str:
     return f"{row.protocol} ({row.group_type})" if row.group_type in ("consumer", "share") else row.protocol
 
 
-def _role(row: StoredMemberRow) -> str:
+def _role_cell(row: StoredMemberRow) -> str:
     return "leader" if row.is_leader else "classic member" if row.is_classic else str(row.role)
 
 
-def _subscription(row: StoredMemberRow) -> str | None:
+def _subscription_cell(row: StoredMemberRow) -> str | None:
     patterns = [f"/{row.subscribed_pattern}/"] if row.subscribed_pattern else []
     return ",".join([*(row.subscribed_topics or ()), *patterns]) or None
 
@@ -102,9 +106,9 @@ _TOPIC_PARTITION = {
 _COLUMNS: Mapping[StateTable, Mapping[str, Callable[[Any], object]]] = {
     StateTable.GROUPS: {
         _GROUP: attrgetter("group_id"),
-        "PROTOCOL": _protocol,
+        "PROTOCOL": _protocol_cell,
         "STATE": attrgetter("state"),
-        "SINCE": _time("state_since_ms"),
+        "SINCE": _time_cell("state_since_ms"),
         "GENERATION": attrgetter("generation"),
         "TARGET-EPOCH": attrgetter("assignment_epoch"),
         "STRATEGY": lambda row: row.protocol_name or row.message_model,
@@ -112,8 +116,8 @@ _COLUMNS: Mapping[StateTable, Mapping[str, Callable[[Any], object]]] = {
         "#OFFSETS": attrgetter("offsets"),
         "#PENDING": lambda row: row.pending or None,
         "#LOCKS": attrgetter("locks"),
-        "LAST-EVENT": _time("clock_ms"),
-        "NEXT-DEADLINE": _time("next_deadline_ms"),
+        "LAST-EVENT": _time_cell("clock_ms"),
+        "NEXT-DEADLINE": _time_cell("next_deadline_ms"),
     },
     StateTable.MEMBERS: {
         _GROUP: attrgetter("group_id"),
@@ -121,23 +125,23 @@ _COLUMNS: Mapping[StateTable, Mapping[str, Callable[[Any], object]]] = {
         "INSTANCE-ID": attrgetter("group_instance_id"),
         "CLIENT-ID": attrgetter("client_id"),
         "HOST": attrgetter("client_host"),
-        "ROLE": _role,
+        "ROLE": _role_cell,
         "WAITS-FOR": attrgetter("waits_for"),
-        "EXPIRES": _time("deadline_ms"),
-        "LAST-HEARTBEAT": _time("last_update_ms"),
+        "EXPIRES": _time_cell("deadline_ms"),
+        "LAST-HEARTBEAT": _time_cell("last_update_ms"),
         "EPOCH": attrgetter("member_epoch"),
         "STATE": attrgetter("member_state"),
-        "ASSIGNMENT": _assignment("assignment"),
-        "REVOKING": _assignment("revoking"),
-        "TARGET": _assignment("target"),
-        "SUBSCRIPTION": _subscription,
+        "ASSIGNMENT": _assignment_cell("assignment"),
+        "REVOKING": _assignment_cell("revoking"),
+        "TARGET": _assignment_cell("target"),
+        "SUBSCRIPTION": _subscription_cell,
     },
     StateTable.OFFSETS: {
         **_TOPIC_PARTITION,
         "OFFSET": attrgetter("offset"),
         "LEADER-EPOCH": attrgetter("leader_epoch"),
-        "COMMITTED": _time("committed_at_ms"),
-        "EXPIRES": _time("expire_at_ms"),
+        "COMMITTED": _time_cell("committed_at_ms"),
+        "EXPIRES": _time_cell("expire_at_ms"),
         "METADATA": lambda row: row.metadata or None,
     },
     StateTable.PENDING: {
@@ -147,12 +151,12 @@ _COLUMNS: Mapping[StateTable, Mapping[str, Callable[[Any], object]]] = {
         "PRODUCER-ID": attrgetter("producer_id"),
         "EPOCH": attrgetter("producer_epoch"),
         "POSITION": attrgetter("txn_position"),
-        "REQUESTED": _time("requested_at_ms"),
+        "REQUESTED": _time_cell("requested_at_ms"),
     },
     StateTable.TIMERS: {
         _GROUP: attrgetter("group_id"),
         "TIMER": attrgetter("kind"),
-        "DEADLINE": _time("deadline_ms"),
+        "DEADLINE": _time_cell("deadline_ms"),
         "MEMBER-ID": attrgetter("member_id"),
     },
     StateTable.LOCKS: {
@@ -161,16 +165,16 @@ _COLUMNS: Mapping[StateTable, Mapping[str, Callable[[Any], object]]] = {
         "BROKER": attrgetter("broker_name"),
         "QUEUE": attrgetter("queue_id"),
         "CLIENT-ID": attrgetter("client_id"),
-        "LAST-LOCKED": _time("last_update_ms"),
+        "LAST-LOCKED": _time_cell("last_update_ms"),
     },
     StateTable.SHARES: {
         **_TOPIC_PARTITION,
         "STATE": attrgetter("state"),
         "TASK": attrgetter("task"),
-        "ASKED": _time("asked_at_ms"),
+        "ASKED": _time_cell("asked_at_ms"),
         "STATE-EPOCH": attrgetter("state_epoch"),
         "START-OFFSET": attrgetter("start_offset"),
         "ERROR": attrgetter("error_code"),
     },
 }
-"""The columns of each table: their headings, and the cell that each makes of a row."""
+"""The columns of each table: the heading, and the function that returns the cell of a row."""

@@ -1,7 +1,7 @@
 """The clients of a group, found in its log: when each ran, and how fast it reacted.
 
 The log is first applied as it is (`operations.whatif.run.open_loop`), so that each request has its answer.
-What the coordinator did to a client (it expired, it was removed) is not a fact about the client. Facts are
+What the coordinator did to a client, such as its expiry or removal, is not a fact about the client. Facts are
 when it ran, what it requested, when it was silent, and how long after each answer it acted.
 """
 
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.kafka.history import EntryType
@@ -24,41 +24,25 @@ from kafka_why.contract.kafka.requests import (
     SyncGroup,
     TopicMetadata,
 )
-from kafka_why.contract.kafka.responses import AnyResponse
-from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_assignment
-from operations.whatif.facts import ClassicProcess, ClientFleet, LogMoment, ReactionKind, SentRequest
-from operations.whatif.observer import ProcessObserver, check_readable, long_gaps
+from operations.whatif.facts import (
+    ClassicProcess,
+    ClientFleet,
+    LogMoment,
+    ObservedProcess,
+    ReactionKind,
+    SentRequest,
+)
+from operations.whatif.observer import ProcessObserver, check_readable, read_partitions
 from operations.whatif.run import GroupLog, Run, WhatIfError, open_loop
 from state.protocol import Received
 
-# Names of processes and of the clients that they are runs of.
+Observed = TypeVar("Observed", bound=ObservedProcess[Any, Any])
 
 
-class ObservedProcess(Protocol):
-    """An observer of one process, which takes its requests and answers in order."""
+def name_processes(observers: Sequence[ObservedProcess[Any, Any]]) -> None:
+    """Set the `client` of each process, and its `key`: `worker-1`, then `worker-1 (run 2)` for the next run.
 
-    client_id: str
-    client_host: str
-    instance_id: str | None
-    member_id: str
-
-    @property
-    def first(self) -> SentRequest: ...
-    def observe_response(self, at_ms: int, response: AnyResponse) -> None: ...
-
-
-Observed = TypeVar("Observed", bound=ObservedProcess)
-
-
-class ProcessName(NamedTuple):
-    """The client, and the name of its run: `worker-1`, then `worker-1 (run 2)`."""
-
-    client: str
-    key: str
-
-
-def names_of(observers: Sequence[ObservedProcess], ends: Sequence[LogMoment | None]) -> list[ProcessName]:
-    """Return the names of processes in the order of their starts.
+    `observers` are in the order of their starts, and their `end` is set.
 
     A client is a `group.instance.id`, else a client id on one host. Processes that ran at the same time are
     different clients, such as `worker` and `worker#2`.
@@ -66,22 +50,23 @@ def names_of(observers: Sequence[ObservedProcess], ends: Sequence[LogMoment | No
     hosts: dict[str, set[str]] = {}
     for observer in observers:
         hosts.setdefault(observer.client_id, set()).add(observer.client_host)
-    free: dict[str, list[tuple[str, LogMoment | None]]] = {}
+    # By base name, each client with the end of its last process, or None if that still runs.
+    clients_by_base_name: dict[str, list[tuple[str, LogMoment | None]]] = {}
     runs: Counter[str] = Counter()
-    names = []
-    for observer, end in zip(observers, ends, strict=True):
-        base = observer.instance_id or observer.client_id or "client"
+    for observer in observers:
+        base_name = observer.instance_id or observer.client_id or "client"
         if observer.instance_id is None and len(hosts[observer.client_id]) > 1:
-            base = f"{base}@{observer.client_host}"
-        known = free.setdefault(base, [])
-        over = [place for place, (_, ended) in enumerate(known) if ended and ended < observer.first.moment]
-        if observer.instance_id is not None and known:
-            over = [0]  # a static member: the next process takes its place, whether or not it still runs
-        client = known.pop(over[0])[0] if over else f"{base}#{len(known) + 1}" if known else base
-        known.append((client, end))
+            base_name = f"{base_name}@{observer.client_host}"
+        clients = clients_by_base_name.setdefault(base_name, [])
+        # A client is used again after its last process has ended.
+        reusable = [n for n, (_, end) in enumerate(clients) if end and end < observer.first.moment]
+        if observer.instance_id is not None and clients:
+            reusable = [0]  # a static member: the next process takes its place, whether or not it still runs
+        new_client = f"{base_name}#{len(clients) + 1}" if clients else base_name
+        client = observer.client = clients.pop(reusable[0])[0] if reusable else new_client
+        clients.append((client, observer.end))
         runs[client] += 1
-        names.append(ProcessName(client, client if runs[client] == 1 else f"{client} (run {runs[client]})"))
-    return names
+        observer.key = client if runs[client] == 1 else f"{client} (run {runs[client]})"
 
 
 # A process that owes heartbeats has paused if it is silent for more than this many heartbeat intervals.
@@ -107,23 +92,23 @@ class RequestSorter(ABC, Generic[Observed]):
 
     def __init__(self) -> None:
         self.observers: list[Observed] = []
-        self.by_id: dict[str, Observed] = {}
-        self.sender: dict[str, Observed] = {}
-        self.outside: list[SentRequest] = []
-        self.ignored: Counter[str] = Counter()
-        self._place = 0
+        self.by_id: dict[str, Observed] = {}  # by member id
+        self.senders: dict[str, Observed] = {}  # by request id
+        self.other_requests: list[SentRequest] = []
+        self.ignored: Counter[str] = Counter()  # as in `ClientFleet`
+        self._position = 0  # in the log, of the last request
 
     def apply(self, run: Run) -> None:
         """Sort all requests of a run, and let each sender observe its answers. Raises WhatIfError."""
         for step in run.steps:
             if isinstance(step.event, Received):
-                self._place += 1
-                moment, request_id = LogMoment(step.at_ms, self._place), step.event.request_id
-                observer = self.sender_of(SentRequest(moment, request_id, step.event.request))  # type: ignore[arg-type]
+                self._position += 1
+                moment, request_id = LogMoment(step.at_ms, self._position), step.event.request_id
+                observer = self.dispatch(SentRequest(moment, request_id, step.event.request))  # type: ignore[arg-type]
                 if observer is not None:
-                    self.sender[request_id] = observer
+                    self.senders[request_id] = observer
             for reply in step.effects.replies:
-                observer = self.sender.get(reply.response.request)
+                observer = self.senders.get(reply.response.request)
                 if observer is not None:
                     observer.observe_response(step.at_ms, reply.response)
                     if observer.member_id:
@@ -133,20 +118,21 @@ class RequestSorter(ABC, Generic[Observed]):
                 f"the log of group {run.group_id} has no request to join: there is no client to simulate"
             )
 
+    def ignored_requests(self) -> dict[str, int]:
+        """Return `ignored` with the requests that clients repeated."""
+        # `+` omits a count of 0.
+        return dict(self.ignored + Counter({"sent twice": sum(o.repeated for o in self.observers)}))
+
+    def sent_run(self, run: Run) -> Run:
+        """Return the run with the keys of the processes that sent its requests."""
+        senders = {request_id: observer.key for request_id, observer in self.senders.items()}
+        return Run(run.group_id, run.steps, run.until_ms, senders)
+
     @abstractmethod
-    def sender_of(self, sent: SentRequest) -> Observed | None:
-        """Return the process that sent the next request and let it observe it, or None if the request is not
-        that of a process.
+    def dispatch(self, sent: SentRequest) -> Observed | None:
+        """Let the process that sent the request record it. Return this process if it also has to record the
+        answer, else None.
         """
-
-
-def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
-    """Return the clients of a log, and what happened. Raises WhatIfError if the group cannot be simulated."""
-    run = open_loop(log)
-    found = _ClassicSorter()
-    found.apply(run)
-    fleet = _fleet(log, run, found)
-    return fleet, Run(run.group_id, run.steps, run.until_ms, dict(fleet.senders))
 
 
 class _ClassicSorter(RequestSorter[ProcessObserver]):
@@ -154,50 +140,51 @@ class _ClassicSorter(RequestSorter[ProcessObserver]):
 
     def __init__(self) -> None:
         super().__init__()
+        # By the id of a LeaveGroup from an administrator, the processes of the members that it removes, in
+        # its order. None: the log shows no process with the member id, or the request has none.
         self.removals: dict[str, list[ProcessObserver | None]] = {}
 
-    def sender_of(self, sent: SentRequest) -> ProcessObserver | None:
+    def dispatch(self, sent: SentRequest) -> ProcessObserver | None:
         moment, request_id, request = sent
         observer = None
         match request:
             case JoinGroup():
                 observer = self._process_of_join(moment, request_id, request)
-                observer.joined(moment, request_id, request)
+                observer.record_join(moment, request_id, request)
             case SyncGroup() | Heartbeat():
                 observer = self.by_id.get(request.member_id)
                 if observer is None:
                     self.ignored["of members that the log does not have"] += 1
                 elif isinstance(request, SyncGroup):
-                    observer.synced(moment, request_id, request)
+                    observer.record_sync(moment, request_id, request)
                 else:
-                    observer.beat(moment, request_id, request)
+                    observer.record_heartbeat(moment, request_id, request)
             case OffsetCommit() if request.member_id in self.by_id:
                 observer = self.by_id[request.member_id]
-                observer.committed(moment, request_id, request)
+                observer.record_commit(moment, request_id, request)
             case LeaveGroup():
                 observer = self._process_of_leave(moment, request_id, request)
             case DescribeGroup() | OffsetFetch():
                 self.ignored["that only read"] += 1
             case _:
-                self.outside.append(sent)
+                self.other_requests.append(sent)
         return observer
 
     def _process_of_join(self, moment: LogMoment, request_id: str, request: JoinGroup) -> ProcessObserver:
-        """Return the process of a JoinGroup: that of its member id or, without one, a process that has lost
-        its id. If there is none, the JoinGroup is the start of a new process.
+        """Return the process of a JoinGroup. It is the process with its member id, else a process of the same
+        client that has lost its id. If there is neither, a new process begins with this JoinGroup.
         """
         check_readable(request)
         identity = request.client_id, request.client_host, request.group_instance_id
         if request.member_id in self.by_id:
             return self.by_id[request.member_id]
-        lost = [
+        without_id = [
             observer
             for observer in self.observers
-            if (observer.client_id, observer.client_host, observer.instance_id) == identity
-            and observer.is_lost()
+            if observer.identity == identity and observer.has_lost_id()
         ]
-        if lost:
-            return min(lost, key=lambda observer: observer.answered_ms)
+        if without_id:
+            return min(without_id, key=lambda observer: observer.answered_ms)
         observer = ProcessObserver(SentRequest(moment, request_id, request), *identity)
         self.observers.append(observer)
         return observer
@@ -205,79 +192,81 @@ class _ClassicSorter(RequestSorter[ProcessObserver]):
     def _process_of_leave(
         self, moment: LogMoment, request_id: str, request: LeaveGroup
     ) -> ProcessObserver | None:
-        """Record a LeaveGroup. Return the process if it is the process's own request, or None if an
-        administrator removes members by it.
+        """Record a LeaveGroup. Return the process that leaves by itself, or None if an administrator sent the
+        request to remove members.
         """
         members = [self.by_id.get(leaving.member_id) for leaving in request.members if leaving.member_id]
-        own = members[0] if len(request.members) == 1 and members else None
-        if own is not None and (own.client_id, own.client_host) == (request.client_id, request.client_host):
-            own.leaves(moment, request_id, request)
-            return own
+        leaver = members[0] if len(request.members) == 1 and members else None
+        sender = request.client_id, request.client_host
+        if leaver is not None and (leaver.client_id, leaver.client_host) == sender:
+            leaver.record_leave(moment, request_id, request)
+            return leaver
         self.removals[request_id] = [self.by_id.get(leaving.member_id) for leaving in request.members]
-        self.outside.append(SentRequest(moment, request_id, request))
+        self.other_requests.append(SentRequest(moment, request_id, request))
         return None
 
 
-def _fleet(log: GroupLog, run: Run, found: _ClassicSorter) -> ClientFleet:
-    interval_ms = _heartbeat_interval_ms(found.observers)
-    seen = {
-        kind: [ms for o in found.observers for ms in _lengths_ms(o, kind, interval_ms)]
+def find_classic_clients(log: GroupLog) -> tuple[ClientFleet, Run]:
+    """Return the clients of a log, and the log's run. Raises WhatIfError if the group cannot be simulated."""
+    run = open_loop(log)
+    sorter = _ClassicSorter()
+    sorter.apply(run)
+    interval_ms = _heartbeat_interval_ms(sorter.observers)
+    durations_ms = {
+        kind: [ms for o in sorter.observers for ms in _durations_ms(o, kind, interval_ms)]
         for kind in ReactionKind
     }
-    usual_ms = {kind: median_low(seen[kind]) if seen[kind] else DEFAULT_MS[kind] for kind in ReactionKind}
-    ends = [_end(o, log.until_ms, interval_ms) for o in found.observers]
-    names = names_of(found.observers, ends)
-    by_observer = {id(o): name.key for o, name in zip(found.observers, names, strict=True)}
-    ignored = found.ignored + Counter({"sent twice": sum(o.repeated for o in found.observers)})
-    return ClientFleet(
+    usual_ms = {
+        kind: median_low(times_ms) if times_ms else DEFAULT_MS[kind]
+        for kind, times_ms in durations_ms.items()
+    }
+    for observer in sorter.observers:
+        observer.end = _find_end(observer, log.until_ms, interval_ms)
+    name_processes(sorter.observers)
+    fleet = ClientFleet(
         group_id=log.group_id,
-        processes=[
-            _process(observer, name.key, name.client, end, interval_ms, usual_ms, log.until_ms)
-            for observer, name, end in zip(found.observers, names, ends, strict=True)
-        ],
-        outside=found.outside,
+        processes=[_build_process(o, interval_ms, usual_ms, log.until_ms) for o in sorter.observers],
+        other_requests=sorter.other_requests,
         removals={
-            request_id: [None if o is None else by_observer[id(o)] for o in removed]
-            for request_id, removed in found.removals.items()
+            request_id: [None if o is None else o.key for o in removed]
+            for request_id, removed in sorter.removals.items()
         },
         partition_counts=_partition_counts(run),
-        ignored=dict(+ignored),
-        senders={request_id: by_observer[id(o)] for request_id, o in found.sender.items()},
+        ignored=sorter.ignored_requests(),
     )
+    return fleet, sorter.sent_run(run)
 
 
-def _process(
-    observer: ProcessObserver,
-    key: str,
-    client: str,
-    ends: LogMoment | None,
-    interval_ms: int,
-    usual_ms: Mapping[ReactionKind, int],
-    until_ms: int,
+def _build_process(
+    observer: ProcessObserver, interval_ms: int, usual_ms: Mapping[ReactionKind, int], until_ms: int
 ) -> ClassicProcess:
+    """Return the observed process. `interval_ms` and `usual_ms` are the group's, for missing times."""
     own_interval_ms = _heartbeat_interval_ms([observer], interval_ms)
-    beats_while_rebalancing = observer.beats_while_due or not any(
-        gap.learned for gap in observer.gaps if _length_ms(gap.span) > PAUSE_INTERVALS * own_interval_ms
-    )
-    own = {kind: list(_lengths_ms(observer, kind, own_interval_ms)) for kind in ReactionKind}
+    max_silence_ms = PAUSE_INTERVALS * own_interval_ms
+    long_gaps = [
+        gap
+        for gap in observer.gaps
+        if gap.span.to_ms is not None and gap.span.to_ms - gap.span.from_ms > max_silence_ms
+    ]
+    # If it has sent no heartbeat while a JoinGroup was due, the time may have been too short. Only a long gap
+    # shows that it stops its heartbeats.
+    beats_while_rebalancing = observer.beats_while_due or not any(gap.is_join_due for gap in long_gaps)
+    own_ms = {kind: list(_durations_ms(observer, kind, own_interval_ms)) for kind in ReactionKind}
     if observer.left is None:
-        observer.waited_until((until_ms if ends is None else ends.at_ms) + 1)
+        # One ms after the end, so that the simulated process does not react at the end.
+        observer.record_wait_until((until_ms if observer.end is None else observer.end.at_ms) + 1)
     return ClassicProcess(
-        key=key,
-        client=client,
+        key=observer.key,
+        client=observer.client,
         joins=observer.joins,
         starts=observer.first,
-        ends=ends,
+        ends=observer.end,
         leave=observer.left,
         reactions=observer.reactions,
-        usual_ms={kind: median_low(own[kind]) if own[kind] else usual_ms[kind] for kind in ReactionKind},
-        pauses=list(
-            long_gaps(
-                observer.gaps,
-                PAUSE_INTERVALS * own_interval_ms,
-                beats_while_rebalancing=beats_while_rebalancing,
-            )
-        ),
+        usual_ms={
+            kind: median_low(own_ms[kind]) if own_ms[kind] else usual_ms[kind] for kind in ReactionKind
+        },
+        pauses=[gap.span for gap in long_gaps if beats_while_rebalancing or not gap.is_join_due],
         stalls=observer.stalls,
         rejoins=observer.rejoins,
         commits=observer.commits,
@@ -286,74 +275,70 @@ def _process(
 
 
 def _heartbeat_interval_ms(observers: Sequence[ProcessObserver], default_ms: int | None = None) -> int:
+    """Return the median time between two heartbeats of a process, or the default if there are none."""
     gaps_ms = [ms for observer in observers for ms in observer.heartbeat_gaps_ms]
     return median_low(gaps_ms) if gaps_ms else (default_ms or DEFAULT_MS[ReactionKind.HEARTBEAT])
 
 
-def _lengths_ms(observer: ProcessObserver, kind: ReactionKind, interval_ms: int) -> Iterator[int]:
-    """Yield the times of a process's reactions. Heartbeats count from one to the next, without pauses."""
+def _durations_ms(observer: ProcessObserver, kind: ReactionKind, interval_ms: int) -> Iterator[int]:
+    """Yield the durations of a process's reactions. A heartbeat's is the time since the previous one."""
     if kind is ReactionKind.HEARTBEAT:
         yield from (ms for ms in observer.heartbeat_gaps_ms if ms <= PAUSE_INTERVALS * interval_ms)
     else:
-        yield from (r.to.at_ms - r.from_ms for r in observer.reactions.get(kind, ()) if r.request_id)
+        reactions = observer.reactions.get(kind, ())
+        yield from (r.to.at_ms - r.from_ms for r in reactions if r.request_id)  # "" if it has not reacted
 
 
-def _length_ms(span: tuple[int, int | None]) -> int:
-    return (span[1] or span[0]) - span[0]
+def _find_end(observer: ProcessObserver, until_ms: int, interval_ms: int) -> LogMoment | None:
+    """Return the moment of the process's last request if it has ended, else None.
 
-
-def _end(observer: ProcessObserver, until_ms: int, interval_ms: int) -> LogMoment | None:
-    """Return the moment of the process's last request, or None if it runs at the end of the log, or was
-    refused for good.
-
-    A process fell silent if it had something to do at the end, and did nothing for longer than
-    PAUSE_INTERVALS heartbeat intervals.
+    A process has ended if it left, if another one took its `group.instance.id`, or if it had a request to
+    send and sent nothing for longer than PAUSE_INTERVALS heartbeat intervals. A process that was refused for
+    good has not ended, because an experiment may accept it.
     """
     if observer.left is not None:
         return observer.left.moment
     if observer.refused:
         return None
-    silent_ms = until_ms - max(observer.last_sign.at_ms, observer.answered_ms)
-    longest_ms = PAUSE_INTERVALS * _heartbeat_interval_ms([observer], interval_ms)
-    is_silent = observer.fenced or (observer.must_act() and silent_ms > longest_ms)
-    return observer.last_sign if is_silent else None
+    silent_ms = until_ms - max(observer.last_request.at_ms, observer.answered_ms)
+    max_silence_ms = PAUSE_INTERVALS * _heartbeat_interval_ms([observer], interval_ms)
+    has_ended = observer.fenced or (observer.must_act() and silent_ms > max_silence_ms)
+    return observer.last_request if has_ended else None
 
 
 def _partition_counts(run: Run) -> dict[str, list[tuple[int, int]]]:
     """Return each topic's known numbers of partitions: from assignments, JoinGroups, and topic metadata."""
     counts: dict[str, list[tuple[int, int]]] = {}
     for step in run.steps:
-        for topic, count in _counts_of(step.event.request if isinstance(step.event, Received) else None):
-            grow(counts, topic, count, step.at_ms)
+        for topic, count in _counts_in(step.event.request if isinstance(step.event, Received) else None):
+            record_partition_count(counts, topic, count, step.at_ms)
         for entry in step.effects.history:
             if entry.type is EntryType.STABLE:
                 for assignment in (entry.assignments or {}).values():
-                    for topic, number in _numbers(assignment):
-                        grow(counts, topic, number + 1, step.at_ms)
+                    for topic, number in sorted(read_partitions(assignment)):
+                        record_partition_count(counts, topic, number + 1, step.at_ms)  # at least this many
     return counts
 
 
-def _counts_of(request: AnyRequest | None) -> Iterator[tuple[str, int]]:
+def _counts_in(request: AnyRequest | None) -> Iterator[tuple[str, int]]:
+    """Yield the topics that a request has metadata of, each with its number of partitions."""
     if isinstance(request, JoinGroup):
         yield from request.partitions_per_topic.items()
     if isinstance(request, TopicMetadata):
         yield from ((topic, image.partitions) for topic, image in request.topics.items() if image is not None)
 
 
-def grow(counts: dict[str, list[tuple[int, int]]], topic: str, count: int, at_ms: int) -> None:
-    """Record a topic's number of partitions, if it is greater than the last. Of several at one time, only the
-    greatest is kept.
+def record_partition_count(
+    counts: dict[str, list[tuple[int, int]]], topic: str, count: int, at_ms: int
+) -> None:
+    """Record a topic's number of partitions if it is greater than the last one. Of several numbers at one
+    time, only the greatest is recorded.
     """
-    known = counts.setdefault(topic, [])
-    if known and known[-1][1] >= count:
-        return
-    if known and known[-1][0] == at_ms:
-        known.pop()
-    known.append((at_ms, count))
-
-
-def _numbers(assignment: bytes) -> Iterator[tuple[str, int]]:
-    try:
-        yield from decode_assignment(assignment).partitions if assignment else ()
-    except ProtocolError:
-        return
+    recorded = counts.setdefault(topic, [])
+    if recorded:
+        last_at_ms, last_count = recorded[-1]
+        if last_count >= count:
+            return
+        if last_at_ms == at_ms:
+            recorded.pop()
+    recorded.append((at_ms, count))

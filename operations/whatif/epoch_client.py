@@ -1,10 +1,11 @@
-"""A simulated client of the consumer, share or streams protocol: a process of the log, with its reactions,
-against a coordinator that may respond differently than in the log.
+"""A simulated client of the consumer, share or streams protocol. It repeats a process of the log, with the
+process's reactions, against a coordinator that may respond differently than in the log.
 
-It behaves as Kafka's clients do: it sends heartbeats at the interval that the last answer required, reports
-what it was assigned after it has given up the rest, and joins again after it was fenced.
+It behaves as Kafka's clients do. It sends heartbeats at the interval that the last answer required. It first
+gives up revoked partitions, and then reports its assignment. After it was fenced, it joins again.
 """
 
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,10 +19,11 @@ from operations.whatif.epoch_clients import reaction_to
 from operations.whatif.epoch_requests import (
     FENCED,
     EpochResponse,
-    assigned,
+    assignment_in,
+    has_report,
     lasting_fields,
     report_fields,
-    reports,
+    update_fields,
 )
 from operations.whatif.facts import (
     EpochHeartbeat,
@@ -33,7 +35,6 @@ from operations.whatif.facts import (
     SentRequest,
 )
 from operations.whatif.process import (
-    Action,
     SeenReactions,
     SimulatedProcess,
     SimulationEnvironment,
@@ -41,156 +42,163 @@ from operations.whatif.process import (
 )
 
 
-class SimulatedMember(SimulatedProcess):
+class SimulatedMember(SimulatedProcess[EpochProcess]):
     """A simulated process of the consumer, share or streams protocol. Its epoch is 0 while it is not a
     member.
     """
 
     def __init__(self, process: EpochProcess, changes: Changes, environment: SimulationEnvironment) -> None:
         super().__init__(process, changes, environment)
-        self._process = process
-        self._first = process.starts.request
-        self.member_id = self._first.member_id
+        self._first_request = process.starts.request
+        self.member_id = self._first_request.member_id
         self._seen = {kind: SeenReactions(process.reactions.get(kind, ())) for kind in EpochReactionKind}
-        self._beats = {interval_ms: SeenReactions(beats) for interval_ms, beats in process.beats.items()}
+        self._seen_heartbeats = {
+            interval_ms: SeenReactions(heartbeats) for interval_ms, heartbeats in process.beats.items()
+        }
         self._epoch = 0
-        self._interval_ms = 0
-        self._assigned: Report = {}
-        self._due: EpochReactionKind | None = None
-        self._due_plan = 0  # the number of the valid plan to react
-        self._beat_plan = 0  # likewise for heartbeats
+        self._interval_ms = 0  # the heartbeat interval of the last answer
+        self._assigned: Report = {}  # the last assignment that an answer had
+        self._updates: dict[str, Any] = {}  # the fields that the next heartbeat adds
+        self._due_reaction: EpochReactionKind | None = None  # the kind of the reaction that it has to send
+        self._reaction_plan: object | None = None  # to send that reaction
 
     def begin(self) -> None:
-        process, at = self._process, self._environment.at
-        at(process.starts.moment, process.starts.request_id, self._send)
-        for update in process.updates:
-            at(update.moment, update.request_id, self._update(update))
-        for commit in process.commits:
-            at(commit.moment, commit.request_id, self._commit(commit))
-        if process.leave is not None:
-            at(process.leave.moment, process.leave.request_id, self._leave)
+        super().begin()
+        for update in self._process.updates:
+            self._schedule(update, partial(self._add_update, update))
 
     def on_response(self, at_ms: int, response: AnyResponse) -> None:
-        if not isinstance(response, EpochResponse) or self._over:
+        if not isinstance(response, EpochResponse) or self._has_stopped:
             return
         if response.error_code is not ErrorCode.NONE:
-            self._failed(at_ms, response.error_code)
+            self._handle_error(at_ms, response.error_code)
             return
         self.member_id = response.member_id or self.member_id
         self._epoch, self._interval_ms = response.member_epoch, response.heartbeat_interval_ms
-        given = assigned(response)
-        if given is not None:
-            kind = reaction_to(self._assigned, given)
-            self._assigned = given
-            if kind is not None and kind is not self._due:
+        assignment = assignment_in(response)
+        if assignment is not None:
+            kind = reaction_to(self._assigned, assignment)
+            self._assigned = assignment
+            if kind is not None and kind is not self._due_reaction:
                 self._plan_reaction(kind, at_ms)
-        self._plan_beat(at_ms)
+        self._plan_heartbeat(at_ms)
 
-    def _failed(self, at_ms: int, error: ErrorCode) -> None:
+    def _handle_error(self, at_ms: int, error: ErrorCode) -> None:
         """Join again if the member was fenced. Give up after another error, unless the process continued
         after it in the log.
         """
-        self._beat_plan, self._due = 0, None
+        self._heartbeat_plan = self._due_reaction = None
         if error in FENCED:
             self._epoch, self._assigned = 0, {}
             self._plan_reaction(EpochReactionKind.FENCED, at_ms)
-        elif self._seen[EpochReactionKind.ERROR].at(at_ms) is None:
-            self._over = True
+        elif self._seen[EpochReactionKind.ERROR].in_progress_at(at_ms) is None:
+            self._has_stopped = True
         else:
             self._plan_reaction(EpochReactionKind.ERROR, at_ms)
 
     def _plan_reaction(self, kind: EpochReactionKind, at_ms: int) -> None:
-        self._due = kind
-        plan = self._due_plan = self._new_plan()
-
-        def react(moment: LogMoment, request_id: str) -> None:
-            self._send(moment, request_id, is_report=True)
+        """Plan the heartbeat of this reaction. If another one reports the assignment first, it is dropped."""
+        self._due_reaction = kind
+        plan = self._reaction_plan = object()
 
         def is_valid() -> bool:
-            return self._due is not None and plan == self._due_plan
+            return self._due_reaction is not None and plan is self._reaction_plan
 
+        react = partial(self._send, is_report=True)
         usual_ms, pauses = self._process.usual_ms.get(kind), self._process.pauses
-        self._react(self._seen[kind], usual_ms, pauses, at_ms, react, is_valid)
+        self._schedule_reaction(self._seen[kind], usual_ms, pauses, at_ms, react, is_valid)
 
-    def _plan_beat(self, at_ms: int) -> None:
-        plan = self._beat_plan = self._new_plan()
+    def _plan_heartbeat(self, at_ms: int) -> None:
+        """Plan the next regular heartbeat, after the interval that the last answer required."""
+        plan = self._heartbeat_plan = object()
         usual_ms = max(1, self._interval_ms + self._process.late_ms)
-        beats = self._beats.get(self._interval_ms)
-        self._react(beats, usual_ms, self._process.pauses, at_ms, self._send, lambda: plan == self._beat_plan)
+        seen_heartbeats = self._seen_heartbeats.get(self._interval_ms)
+        self._schedule_reaction(
+            seen_heartbeats,
+            usual_ms,
+            self._process.pauses,
+            at_ms,
+            self._send,
+            lambda: plan is self._heartbeat_plan,
+        )
 
     def _send(self, moment: LogMoment, request_id: str, *, is_report: bool = False) -> None:
+        """Send a heartbeat, and drop the plan for the next one. The answer plans a new one.
+
+        A due reaction is done as soon as a heartbeat reports the assignment.
+        """
         if self._is_over(moment):
             return
-        self._beat_plan = 0
+        self._heartbeat_plan = None
         request = self._request(moment, request_id, is_report=is_report)
-        if request.member_epoch == 0 and self._due is EpochReactionKind.ERROR:
+        if request.member_epoch > 0:  # a request to join has all fields
+            request = replace(request, **self._updates)
+        self._updates = {}
+        if request.member_epoch == 0 and self._due_reaction is EpochReactionKind.ERROR:
             self.member_id = request.member_id or self.member_id  # the refused client was started again
-        if reports(request):
-            self._due = None
-        self._environment.send(self, moment, request_id, self._of_member(request))
+        if has_report(request):
+            self._due_reaction = None
+        self._environment.send(self, moment, request_id, self._with_member_fields(request))
 
     def _request(self, moment: LogMoment, request_id: str, *, is_report: bool) -> EpochHeartbeat:
         """Return the recorded request of this id as the member would send it now, or else a new one."""
         recorded = self._process.requests.get(request_id)
         if recorded is None:
-            request = type(self._first)(**header_of(self._first, self._first.api_version), member_epoch=-1)
+            # The epoch -1 is replaced below.
+            request = type(self._first_request)(
+                **header_of(self._first_request, self._first_request.api_version), member_epoch=-1
+            )
         else:
             request = recorded.request
         if self._epoch == 0:
-            return request if request.member_epoch == 0 else self._join(moment)
-        if self._process.known.get(request_id) == (self._epoch, self._assigned):
-            return request  # an answer may have been lost, so its epoch may be another one
-        if is_report or reports(request):
+            return request if request.member_epoch == 0 else self._join_request(moment)
+        if self._process.known.get(request_id) == (self._epoch, self._assigned):  # the same as in the log
+            return request  # unchanged: if an answer was lost in the log, its epoch is older
+        if is_report or has_report(request):
             request = replace(request, **report_fields(self._assigned))
         return replace(request, member_epoch=self._epoch)
 
-    def _join(self, moment: LogMoment) -> EpochHeartbeat:
+    def _join_request(self, moment: LogMoment) -> EpochHeartbeat:
         """Return a request to join with the fields that are in force at this moment."""
         fields: dict[str, Any] = {}
         for sent in self._process.requests.values():
             if sent.moment <= moment:
                 fields |= lasting_fields(sent.request)
-        return replace(self._first, **fields)
+        return replace(self._first_request, **fields)
 
-    def _of_member(self, request: EpochHeartbeat) -> EpochHeartbeat:
+    def _with_member_fields(self, request: EpochHeartbeat) -> EpochHeartbeat:
         """Return the request with the member's ids, and with the assignor that the experiment requests."""
         fields: dict[str, Any] = {"member_id": self.member_id}
         if self._changes.static:
             fields["instance_id"] = self._process.client
-        elif not isinstance(self._first, ShareGroupHeartbeat):
-            fields["instance_id"] = self._first.instance_id
+        elif not isinstance(self._first_request, ShareGroupHeartbeat):
+            fields["instance_id"] = self._first_request.instance_id
         if self._changes.remote_assignor is not None:
             fields["server_assignor"] = self._changes.remote_assignor
         return replace(request, **fields)
 
-    def _update(self, update: SentHeartbeat) -> Action:
-        """Send an update, if the process is a member then or joins again by it."""
+    def _join(self, moment: LogMoment, request_id: str) -> None:
+        """Join with epoch 0, at the start or by the process's own decision."""
+        self._epoch, self._assigned = 0, {}
+        self._send(moment, request_id)
 
-        def send(moment: LogMoment, request_id: str) -> None:
-            if update.request.member_epoch == 0:
-                self._epoch, self._assigned = 0, {}
-            elif self._epoch == 0:
-                return
-            self._send(moment, request_id)
+    def _add_update(self, update: SentHeartbeat, moment: LogMoment, request_id: str) -> None:
+        """Add an update to the next heartbeat. A request to join ignores it, because it already has all
+        fields in force.
+        """
+        self._updates |= update_fields(update.request)
 
-        return send
+    def _commit(self, sent: SentRequest, moment: LogMoment, request_id: str) -> None:
+        """Commit as in the log if the process is a member at this time."""
+        if self._epoch > 0 and not self._is_over(moment):
+            request = replace(sent.request, member_id=self.member_id, generation_id=self._epoch)
+            self._environment.send(self, moment, request_id, request)
 
-    def _commit(self, sent: SentRequest) -> Action:
-        """Commit as in the log, if the process is a member then."""
-
-        def commit(moment: LogMoment, request_id: str) -> None:
-            if self._epoch > 0 and not self._is_over(moment):
-                request = replace(sent.request, member_id=self.member_id, generation_id=self._epoch)
-                self._environment.send(self, moment, request_id, request)
-
-        return commit
-
-    def _leave(self, moment: LogMoment, request_id: str) -> None:
-        """Stop. A member that the experiment makes static leaves for a while."""
-        leave = self._process.leave
-        if self.member_id and not self._over and leave is not None:
-            request = leave.request
+    def _leave(self, sent: SentHeartbeat, moment: LogMoment, request_id: str) -> None:  # type: ignore[override]
+        """Stop, and leave. A member that the experiment makes static leaves only temporarily (epoch -2)."""
+        if self.member_id and not self._has_stopped:
+            request = sent.request
             if self._changes.static:
                 request = replace(request, member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH)
-            self._environment.send(self, moment, request_id, self._of_member(request))
-        self._over = True
+            self._environment.send(self, moment, request_id, self._with_member_fields(request))
+        self._has_stopped = True

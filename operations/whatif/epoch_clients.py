@@ -1,11 +1,10 @@
 """The clients of a group of the consumer, share or streams protocol, found in its log.
 
-A process is a member id until it leaves. If it is refused, it may try to join again under another member id.
-It sends heartbeats at the interval that the last answer required, reports what it was assigned, and joins
-again after it was fenced.
+A process keeps its member id until it leaves. If it is refused, it may try to join under another member id.
+It sends heartbeats at the interval that the last answer required, reports its assignment, and joins again
+after it was fenced.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
@@ -32,17 +31,22 @@ from kafka_why.contract.kafka.share_requests import (
     ShareStateResult,
 )
 from kafka_why.contract.kafka.streams_responses import StreamsGroupDescribe
-from operations.whatif.clients import PAUSE_INTERVALS, ProcessName, RequestSorter, grow, names_of
+from operations.whatif.clients import (
+    PAUSE_INTERVALS,
+    RequestSorter,
+    name_processes,
+    record_partition_count,
+)
 from operations.whatif.epoch_requests import (
     FENCED,
     EpochResponse,
-    assigned,
-    flat,
-    has_news,
+    assignment_in,
+    flatten,
+    has_report,
+    has_updates,
     lasting_fields,
     partitions_of,
     report_fields,
-    reports,
 )
 from operations.whatif.facts import (
     ClientFleet,
@@ -50,170 +54,172 @@ from operations.whatif.facts import (
     EpochProcess,
     EpochReactionKind,
     LogMoment,
+    ObservedProcess,
     Reaction,
     Report,
     SentHeartbeat,
     SentRequest,
+    ShareTaskPartition,
     TimeSpan,
 )
-from operations.whatif.observer import NEVER
 from operations.whatif.run import GroupLog, Run, WhatIfError, open_loop
 from state.protocol import Received
 
 
 @dataclass
-class _MemberObserver:
-    """An observer of one process, which takes its requests and answers in order."""
+class _MemberObserver(ObservedProcess[SentHeartbeat, EpochReactionKind]):
+    """An observer of a process of the consumer, share or streams protocol.
 
-    first: SentHeartbeat
-    client_id: str
-    client_host: str
-    instance_id: str | None
-    member_id: str
+    `requests`, `known`, `updates`, `beats` and `pauses` are as in `EpochProcess`.
+    """
+
     requests: dict[str, SentHeartbeat] = field(default_factory=dict)
     known: dict[str, tuple[int, Report]] = field(default_factory=dict)
     updates: list[SentHeartbeat] = field(default_factory=list)
-    commits: list[SentRequest] = field(default_factory=list)
-    reactions: dict[EpochReactionKind, list[Reaction]] = field(default_factory=dict)
     beats: dict[int, list[Reaction]] = field(default_factory=dict)
     pauses: list[TimeSpan] = field(default_factory=list)
-    left: SentHeartbeat | None = None
-    last_sign: LogMoment = NEVER
-    repeated: int = 0
-    interval_ms: int = 0  # of the last answer
-    due: tuple[EpochReactionKind, int] | None = None
-    _waits: bool = False  # True if the last request is not answered
+    _awaits_answer: bool = False  # True if the last request is not answered
+    # Of the last answer: the heartbeat interval, the epoch, and the assignment.
+    interval_ms: int = 0
     _epoch: int = 0
-    _beats_from_ms: int | None = None
     _assigned: Report = field(default_factory=dict)
-    _lasting: dict[str, Any] = field(default_factory=dict)
+    _lasting: dict[str, Any] = field(default_factory=dict)  # the fields in force (`lasting_fields`)
 
-    def sent(self, sent: SentHeartbeat) -> None:
+    @property
+    def _due_kind(self) -> EpochReactionKind | None:
+        """The kind of the reaction that is due, or None if none is due."""
+        return None if self.due is None else self.due[0]
+
+    def record_request(self, sent: SentHeartbeat) -> None:
         """Record a request of the process."""
         request = sent.request
-        self.last_sign = sent.moment
-        is_unaware = self.due is not None and self.due[0] is EpochReactionKind.FENCED
-        if self._waits or (is_unaware and request.member_epoch > 0):
-            self.repeated += 1  # the answer has not reached the client
+        self.last_request = sent.moment
+        is_fenced = self._due_kind is EpochReactionKind.FENCED
+        knows_last_answer = not self._awaits_answer and not (is_fenced and request.member_epoch > 0)
+        if not knows_last_answer:  # the answer has not reached the client, which repeats its request
+            self.repeated += 1
             return
-        self._waits = True
+        self._awaits_answer = True
         if request.member_epoch < 0:
             self.left = sent
-            self.waited_until(sent.moment.at_ms)
+            self.record_wait_until(sent.moment.at_ms)
             return
         self.requests[sent.request_id] = sent
         self.known[sent.request_id] = self._epoch, self._assigned
-        is_beat = self._has_reacted(sent)
-        self._beat(sent, is_regular=is_beat)
+        if request.member_epoch > 0 and has_updates(request, self._lasting):
+            self.updates.append(sent)
+        self._record_heartbeat_wait(sent, is_regular=self._record_reaction(sent))
         self._lasting |= lasting_fields(request)
 
-    def _has_reacted(self, sent: SentHeartbeat) -> bool:
-        """Record the reaction or update that the request is, or both. Return True if it is neither."""
+    def _record_reaction(self, sent: SentHeartbeat) -> bool:
+        """Record the request if it is a reaction or a join. Return True if it is a regular heartbeat."""
         request = sent.request
-        is_report = request.member_epoch > 0 and reports(request)
-        is_update = request.member_epoch == 0 or has_news(request, self._lasting)
-        if self.due is not None and (self.due[0] not in _REPORTED or is_report):
+        if self.due is not None:
             kind, from_ms = self.due
-            self.reactions.setdefault(kind, []).append(Reaction(from_ms, sent.moment, sent.request_id))
-            self.due = None
-            if is_report and is_update:
-                self.updates.append(sent)
-            return False
-        if is_update and sent is not self.first:
-            self.updates.append(sent)
-        return not is_update
+            is_report = request.member_epoch > 0 and has_report(request)
+            if kind not in _REPORTED or is_report:
+                self._add_reaction(kind, from_ms, sent.moment, sent.request_id)
+                self.due = None
+                return False
+        if request.member_epoch == 0 and sent is not self.first:
+            self.rejoins.append(sent)
+        return request.member_epoch > 0
 
-    def _beat(self, sent: SentHeartbeat, *, is_regular: bool) -> None:
-        """Record the end of the wait for the next regular heartbeat."""
-        from_ms, self._beats_from_ms = self._beats_from_ms, None
+    def _record_heartbeat_wait(self, sent: SentHeartbeat, *, is_regular: bool) -> None:
+        """Record the end of the wait for the next regular heartbeat, which another request may end, too."""
+        from_ms, self._heartbeat_wait_from_ms = self._heartbeat_wait_from_ms, None
         if from_ms is None:
             return
         at_ms = sent.moment.at_ms
         if at_ms - from_ms > PAUSE_INTERVALS * self.interval_ms:
             self.pauses.append(TimeSpan(from_ms, at_ms))
-        beat = (
-            Reaction(from_ms, sent.moment, sent.request_id)
-            if is_regular
-            else Reaction(from_ms, LogMoment(at_ms), "")
-        )
-        self.beats.setdefault(self.interval_ms, []).append(beat)
+        if is_regular:
+            heartbeat = Reaction(from_ms, sent.moment, sent.request_id)
+        else:
+            heartbeat = Reaction(from_ms, LogMoment(at_ms), request_id="")
+        self.beats.setdefault(self.interval_ms, []).append(heartbeat)
 
     def observe_response(self, at_ms: int, response: AnyResponse) -> None:
         """Record the response to one of the process's requests."""
-        self._waits = False
+        self._awaits_answer = False
         if not isinstance(response, EpochResponse):  # to a commit
             return
         if response.error_code:
-            self._beats_from_ms = None
+            self._heartbeat_wait_from_ms = None
             is_fenced = response.error_code in FENCED
             self._set_due(EpochReactionKind.FENCED if is_fenced else EpochReactionKind.ERROR, at_ms)
             if is_fenced:
                 self._assigned = {}
         elif self.left is None:
             self.member_id = response.member_id or self.member_id
-            self._epoch, self._beats_from_ms = response.member_epoch, at_ms
+            self._epoch, self._heartbeat_wait_from_ms = response.member_epoch, at_ms
             self.interval_ms = response.heartbeat_interval_ms
-            given = assigned(response)
-            if given is not None:
-                kind = reaction_to(self._assigned, given)
-                self._assigned = given
+            assignment = assignment_in(response)
+            if assignment is not None:
+                kind = reaction_to(self._assigned, assignment)
+                self._assigned = assignment
                 if kind is not None:
                     self._set_due(kind, at_ms)
 
     def is_refused(self) -> bool:
-        """Return True if the last request was one to join, and was refused."""
-        if self.left is not None or self.due is None or self.due[0] is not EpochReactionKind.ERROR:
+        """Return True if the last request was a request to join and was refused."""
+        if self.left is not None or self._due_kind is not EpochReactionKind.ERROR:
             return False
-        return next(reversed(self.requests.values())).request.member_epoch == 0
+        last_request = next(reversed(self.requests.values())).request
+        return last_request.member_epoch == 0
 
     def _set_due(self, kind: EpochReactionKind, at_ms: int) -> None:
-        if self.due is None or self.due[0] is not kind:
-            self._abandon_due(at_ms)
+        """Make a reaction due, unless one of its kind is due already."""
+        if self._due_kind is not kind:
+            self._record_wait(at_ms)
             self.due = kind, at_ms
 
-    def _abandon_due(self, at_ms: int) -> None:
-        """Record that the process has waited to react until this time, and does not react any more."""
+    def _record_wait(self, at_ms: int) -> None:
+        """Record that the process has waited to react until this time without reacting."""
         if self.due is not None:
-            kind, from_ms = self.due
-            self.reactions.setdefault(kind, []).append(Reaction(from_ms, LogMoment(at_ms), ""))
+            self._add_reaction(*self.due, LogMoment(at_ms))
 
-    def ends(self, until_ms: int) -> LogMoment | None:
-        """Return the moment of the process's last request, or None if it runs at the end of the log, or was
-        refused for good. Nothing is recorded after this.
-        """
+    def finish(self, until_ms: int) -> None:
+        """End the observation: set `end`, and record what the process waits for then."""
         if self.left is not None:
-            return self.left.moment
-        if self.due is not None and self.due[0] is EpochReactionKind.ERROR:
-            return None
-        is_silent = until_ms - self.last_sign.at_ms > PAUSE_INTERVALS * self.interval_ms
-        end = self.last_sign if is_silent and not self._waits else None
-        self.waited_until(until_ms + 1 if end is None else end.at_ms + 1)
-        return end
+            self.end = self.left.moment
+        elif self._due_kind is not EpochReactionKind.ERROR:
+            is_silent = until_ms - self.last_request.at_ms > PAUSE_INTERVALS * self.interval_ms
+            if is_silent and not self._awaits_answer:
+                self.end = self.last_request
+            # One ms after the end, so that the simulated process does not react at the end.
+            self.record_wait_until(until_ms + 1 if self.end is None else self.end.at_ms + 1)
 
-    def waited_until(self, at_ms: int) -> None:
+    def record_wait_until(self, at_ms: int) -> None:
         """Record that the process has waited for its next action until this time, and still waits."""
-        self._abandon_due(at_ms)
-        if self._beats_from_ms is not None:
-            beat = Reaction(self._beats_from_ms, LogMoment(at_ms), "")
+        self._record_wait(at_ms)
+        if self._heartbeat_wait_from_ms is not None:
+            beat = Reaction(self._heartbeat_wait_from_ms, LogMoment(at_ms), "")
             self.beats.setdefault(self.interval_ms, []).append(beat)
 
 
+# The reactions to a new assignment, in which the client reports that it has the assignment.
 _REPORTED = (EpochReactionKind.REVOKED, EpochReactionKind.ASSIGNED)
 
 
 def reaction_to(before: Report, given: Report) -> EpochReactionKind | None:
-    """Return the kind of a client's reaction to a new assignment, or None if it does not react."""
-    had, has = flat(before), flat(given)
-    if had == has or not report_fields(given):
+    """Return the kind of a client's reaction to a new assignment, or None if it does not react.
+
+    It reacts if the assignment has changed, except in a share group, whose clients report no assignment.
+    """
+    held_before, held_now = flatten(before), flatten(given)
+    if held_before == held_now or not report_fields(given):
         return None
-    return EpochReactionKind.REVOKED if had - has else EpochReactionKind.ASSIGNED
+    return EpochReactionKind.REVOKED if held_before - held_now else EpochReactionKind.ASSIGNED
 
 
 # The assumed time of a reaction that no client of the group has in the log.
 _DEFAULT_MS = {EpochReactionKind.FENCED: 10, EpochReactionKind.REVOKED: 10}
-_TASK_MS = 100
+# The assumed time until the share coordinator has done a task, if the log has no result of a task.
+_DEFAULT_TASK_MS = 100
 
-_TASKS = (EntryType.SHARE_PARTITIONS_INITIALIZING, EntryType.SHARE_PARTITIONS_DELETING)
+# The history entries that begin a task of the share coordinator.
+_TASK_BEGINS = (EntryType.SHARE_PARTITIONS_INITIALIZING, EntryType.SHARE_PARTITIONS_DELETING)
 
 _ONLY_READ = (
     ConsumerGroupDescribe,
@@ -229,7 +235,7 @@ _ONLY_READ = (
 class _EpochSorter(RequestSorter[_MemberObserver]):
     """A sorter of the requests of a group of the consumer, share or streams protocol."""
 
-    def sender_of(self, sent: SentRequest) -> _MemberObserver | None:
+    def dispatch(self, sent: SentRequest) -> _MemberObserver | None:
         request = sent.request
         match request:
             case JoinGroup() | SyncGroup() | Heartbeat():
@@ -240,14 +246,17 @@ class _EpochSorter(RequestSorter[_MemberObserver]):
             case OffsetCommit() | TxnOffsetCommit() if request.member_id in self.by_id:
                 self.by_id[request.member_id].commits.append(sent)
             case _ if isinstance(request, EpochHeartbeat):
-                return self._process(SentHeartbeat(sent.moment, sent.request_id, request))
+                return self._dispatch_heartbeat(SentHeartbeat(sent.moment, sent.request_id, request))
             case _ if isinstance(request, _ONLY_READ):
                 self.ignored["that only read"] += 1
             case _:
-                self.outside.append(sent)
+                self.other_requests.append(sent)
         return None
 
-    def _process(self, sent: SentHeartbeat) -> _MemberObserver | None:
+    def _dispatch_heartbeat(self, sent: SentHeartbeat) -> _MemberObserver | None:
+        """Let the heartbeat's process record it, and return the process. If no running process has its member
+        id, it becomes one of `other_requests`, and None is returned.
+        """
         request = sent.request
         if type(request) is not type(self.observers[0].first.request if self.observers else request):
             raise WhatIfError(f"group {request.group_id} had members of two protocols")
@@ -257,23 +266,19 @@ class _EpochSorter(RequestSorter[_MemberObserver]):
             if request.member_id:
                 self.by_id[request.member_id] = observer
         if observer is None or observer.left is not None:
-            self.outside.append(sent)
+            self.other_requests.append(sent)
             return None
-        observer.sent(sent)
+        observer.record_request(sent)
         return observer
 
     def _process_of_join(self, sent: SentHeartbeat) -> _MemberObserver:
-        """Return the process that joins under an unknown member id: the first refused one of the same client,
-        which was started again, or else a new one.
+        """Return the process that joins under an unknown member id: the first refused process of the same
+        client, or else a new process. A client that is started again after a refusal has a new id.
         """
         request = sent.request
         identity = request.client_id, request.client_host, getattr(request, "instance_id", None)
         for observer in self.observers:
-            if observer.is_refused() and identity == (
-                observer.client_id,
-                observer.client_host,
-                observer.instance_id,
-            ):
+            if observer.is_refused() and observer.identity == identity:
                 self.by_id.pop(observer.member_id, None)
                 observer.member_id = request.member_id
                 return observer
@@ -282,50 +287,44 @@ class _EpochSorter(RequestSorter[_MemberObserver]):
         return observer
 
 
-def derive_epochs(log: GroupLog) -> tuple[ClientFleet, Run]:
-    """Return the clients of a log, and what happened. Raises WhatIfError if the group cannot be simulated."""
+def find_epoch_clients(log: GroupLog) -> tuple[ClientFleet, Run]:
+    """Return the clients of a log, and the log's run. Raises WhatIfError if the group cannot be simulated."""
     run = open_loop(log)
-    found = _EpochSorter()
-    found.apply(run)
-    observers = found.observers
-    ends = [observer.ends(log.until_ms) for observer in observers]
-    names = names_of(observers, ends)
-    keys = {id(observer): name.key for observer, name in zip(observers, names, strict=True)}
-    tasks_ms, task_ms = _share_tasks(run, found.outside)
+    sorter = _EpochSorter()
+    sorter.apply(run)
+    observers = sorter.observers
+    for observer in observers:
+        observer.finish(log.until_ms)
+    name_processes(observers)
+    share_tasks, task_ms = _share_tasks(run, sorter.other_requests)
     usual_ms, late_ms = {**_DEFAULT_MS, **_usual_ms(observers)}, _late_ms(observers, 0)
     fleet = ClientFleet(
         group_id=log.group_id,
-        processes=[
-            _process(observer, name, end, usual_ms, late_ms)
-            for observer, name, end in zip(observers, names, ends, strict=True)
-        ],
-        outside=found.outside,
+        processes=[_build_process(observer, usual_ms, late_ms) for observer in observers],
+        other_requests=sorter.other_requests,
         partition_counts=_partition_counts(run),
-        ignored=dict(found.ignored + Counter({"sent twice": sum(o.repeated for o in observers)})),
-        senders={request_id: keys[id(observer)] for request_id, observer in found.sender.items()},
-        share_tasks=tasks_ms.keys(),
+        ignored=sorter.ignored_requests(),
+        share_tasks=share_tasks,
         share_task_ms=task_ms,
     )
-    return fleet, Run(run.group_id, run.steps, run.until_ms, dict(fleet.senders))
+    return fleet, sorter.sent_run(run)
 
 
-def _process(
-    observer: _MemberObserver,
-    name: ProcessName,
-    ends: LogMoment | None,
-    usual_ms: Mapping[EpochReactionKind, int],
-    late_ms: int,
+def _build_process(
+    observer: _MemberObserver, usual_ms: Mapping[EpochReactionKind, int], late_ms: int
 ) -> EpochProcess:
+    """Return the observed process. `usual_ms` and `late_ms` are the group's, for missing times."""
     return EpochProcess(
-        key=name.key,
-        client=name.client,
+        key=observer.key,
+        client=observer.client,
         starts=observer.first,
-        ends=ends,
+        ends=observer.end,
         leave=observer.left,
         pauses=observer.pauses,
         commits=observer.commits,
         requests=observer.requests,
         known=observer.known,
+        rejoins=observer.rejoins,
         updates=observer.updates,
         reactions=observer.reactions,
         usual_ms={**usual_ms, **_usual_ms([observer])},
@@ -335,31 +334,32 @@ def _process(
 
 
 def _usual_ms(observers: Sequence[_MemberObserver]) -> dict[EpochReactionKind, int]:
-    """Return the median time of each kind of reaction that these processes show."""
-    seen: dict[EpochReactionKind, list[int]] = {}
+    """Return the median time of each kind of reaction of these processes."""
+    durations_ms: dict[EpochReactionKind, list[int]] = {}
     for observer in observers:
         for kind, reactions in observer.reactions.items():
-            seen.setdefault(kind, []).extend(r.to.at_ms - r.from_ms for r in reactions if r.request_id)
-    return {kind: median_low(times_ms) for kind, times_ms in seen.items() if times_ms}
+            durations_ms.setdefault(kind, []).extend(
+                r.to.at_ms - r.from_ms for r in reactions if r.request_id
+            )
+    return {kind: median_low(times_ms) for kind, times_ms in durations_ms.items() if times_ms}
 
 
 def _late_ms(observers: Sequence[_MemberObserver], default_ms: int) -> int:
-    """Return the median time by which regular heartbeats exceed their interval, without pauses, or 0 if they
-    come earlier.
-    """
-    late_ms = [
+    """Return the median delay of regular heartbeats after their interval, without pauses, at least 0."""
+    delays_ms = [
         beat.to.at_ms - beat.from_ms - interval_ms
         for observer in observers
         for interval_ms, beats in observer.beats.items()
         for beat in beats
         if beat.request_id and beat.to.at_ms - beat.from_ms <= PAUSE_INTERVALS * interval_ms
     ]
-    return max(0, median_low(late_ms)) if late_ms else default_ms
+    return max(0, median_low(delays_ms)) if delays_ms else default_ms
 
 
 def _partition_counts(run: Run) -> dict[str, list[tuple[int, int]]]:
-    """Return the number of partitions of each topic id, or of tasks of each subtopology: those of topics that
-    clients subscribe by name, and those that members were assigned.
+    """Return the number of partitions of each topic id, or of tasks of each subtopology.
+
+    The numbers are from the metadata of topics in heartbeats, and from the members' assignments.
     """
     counts: dict[str, list[tuple[int, int]]] = {}
     for step in run.steps:
@@ -367,20 +367,28 @@ def _partition_counts(run: Run) -> dict[str, list[tuple[int, int]]]:
         if isinstance(request, ConsumerGroupHeartbeat | ShareGroupHeartbeat):
             for image in (request.topics or {}).values():
                 if image is not None:
-                    grow(counts, str(image.id), image.partitions, step.at_ms)
+                    record_partition_count(counts, str(image.id), image.partitions, step.at_ms)
         for reply in step.effects.replies:
-            for topic, number in partitions_of(assigned(reply.response) or {}):
-                grow(counts, topic, number + 1, step.at_ms)
+            for topic, number in partitions_of(assignment_in(reply.response) or {}):
+                record_partition_count(counts, topic, number + 1, step.at_ms)
     return counts
 
 
-def _share_tasks(run: Run, outside: Iterable[SentRequest]) -> tuple[dict[str, int], int]:
-    """Return the times at which the share coordinator's tasks began, and the median time to the result."""
-    began_ms = {entry.cause: entry.at_ms for entry in run.history() if entry.type in _TASKS}
-    took_ms = [
-        sent.moment.at_ms - began_ms[task]
-        for sent in outside
+def _share_tasks(run: Run, other_requests: Iterable[SentRequest]) -> tuple[set[ShareTaskPartition], int]:
+    """Return the partitions of the share coordinator's tasks, and the median time until a task's result."""
+    begins = [entry for entry in run.history() if entry.type in _TASK_BEGINS]
+    began_ms = {entry.cause: entry.at_ms for entry in begins}
+    # The id of a task is <cause>@<epoch>.
+    durations_ms = [
+        sent.moment.at_ms - began_ms[cause]
+        for sent in other_requests
         if isinstance(sent.request, ShareStateResult)
-        and (task := sent.request.task.partition("@")[0]) in began_ms
+        and (cause := sent.request.task.partition("@")[0]) in began_ms
     ]
-    return began_ms, median_low(took_ms) if took_ms else _TASK_MS
+    partitions = {
+        ShareTaskPartition(entry.cause, topic, number)
+        for entry in begins
+        for topic, numbers in (entry.partitions or {}).items()
+        for number in numbers
+    }
+    return partitions, median_low(durations_ms) if durations_ms else _DEFAULT_TASK_MS

@@ -1,26 +1,27 @@
-"""The facts about a group's clients that every experiment keeps. `operations.whatif.clients` and
-`operations.whatif.epoch_clients` find them.
+"""The facts about a group's clients, which are the same in every experiment. `operations.whatif.clients` and
+`operations.whatif.epoch_clients` find them in the log.
 
-Times are milliseconds since the epoch. A *process* is one run of a client, from the request by which it joins
-to the one by which it leaves, or its last sign of life. A *client* is what stays when a process is started
-again.
+Times are milliseconds since the epoch. A *process* is one run of a *client*, from the request by which it
+joins to the one by which it leaves, or to its last request.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kafka_why.contract.kafka.requests import AnyRequest, ConsumerGroupHeartbeat, JoinGroup
+from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
 from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat
 
-# The place of an action that is not in the log: after all rows of the same time.
-NO_PLACE = 1 << 62
+# The position of an action that is not in the log: after all requests of the same time.
+NOT_IN_LOG = 1 << 62
 
 
 class ReactionKind(StrEnum):
-    """The kinds of reactions of a client: its request, and the cause."""
+    """The kinds of reactions of a client of the classic protocol: its request, and the cause."""
 
     GIVEN_ID = "JoinGroup with the id of MEMBER_ID_REQUIRED"
     REBALANCE = "JoinGroup after REBALANCE_IN_PROGRESS"
@@ -42,10 +43,10 @@ class EpochReactionKind(StrEnum):
 
 
 class LogMoment(NamedTuple):
-    """A time and a place in the log, which decides between actions of the same time."""
+    """A time, and a position in the log, which orders actions of the same time."""
 
     at_ms: int
-    place: int = NO_PLACE
+    position: int = NOT_IN_LOG
 
 
 class Reaction(NamedTuple):
@@ -53,7 +54,7 @@ class Reaction(NamedTuple):
 
     from_ms: int
     to: LogMoment
-    request_id: str
+    request_id: str  # "" if the client had not sent the request by `to`
 
 
 class TimeSpan(NamedTuple):
@@ -63,6 +64,7 @@ class TimeSpan(NamedTuple):
     to_ms: int | None
 
     def holds(self, at_ms: int) -> bool:
+        """Return True if the time is in the interval, and is not its begin or end."""
         return self.from_ms < at_ms and (self.to_ms is None or at_ms < self.to_ms)
 
 
@@ -86,104 +88,138 @@ SentRequest = Sent[AnyRequest]
 SentHeartbeat = Sent[EpochHeartbeat]
 
 
+class ShareTaskPartition(NamedTuple):
+    """A partition that a task of the share coordinator initializes or deletes. `task` is the id of the
+    request, or the deadline, that led to the task.
+    """
+
+    task: str
+    topic: str
+    partition: int
+
+
 class Stall(NamedTuple):
-    """A time in which the process did not poll. It left by `left` when `max.poll.interval.ms` was over."""
+    """A time in which the process did not poll. It sent `leave` when `max.poll.interval.ms` was over."""
 
     span: TimeSpan
-    left: SentRequest
+    leave: SentRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientProcess:
-    """A run of a client.
+    """A run of a client."""
 
-    `key` is the unique name of the run, `client` that of all runs of the client. `starts` is its first
-    request. `ends` is the moment of its last request, or None if it runs at the end of the log, or was
-    refused for good. `leave` is its own request to leave. `pauses` are times in which it did not even send
-    heartbeats.
-    """
-
-    key: str
-    client: str
-    starts: SentRequest
+    key: str  # unique name of the run
+    client: str  # name that all runs of the client share
+    starts: SentRequest  # its first request
+    # The moment of its last request. None if the process runs at the end of the log, or if it was refused for
+    # good, because an experiment may accept it.
     ends: LogMoment | None
-    leave: SentRequest | None = None
-    pauses: Sequence[TimeSpan] = ()
+    leave: SentRequest | None = None  # its own request to leave
+    pauses: Sequence[TimeSpan] = ()  # times in which it did not even send heartbeats
     commits: Sequence[SentRequest] = ()
-
-    @property
-    def ends_ms(self) -> int | None:
-        return None if self.ends is None else self.ends.at_ms
+    rejoins: Sequence[SentRequest] = ()  # requests to join by its own decision
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassicProcess(ClientProcess):
-    """A run of a client of the classic protocol.
+    """A run of a client of the classic protocol."""
 
-    `joins` are its JoinGroups in order, the first of them at its start, with its subscriptions, timeouts and
-    protocols. `rejoins` are JoinGroups by its own decision. `usual_ms` has the median time of each kind of
-    reaction. `beats_while_rebalancing` is True if it sends heartbeats between REBALANCE_IN_PROGRESS and its
-    JoinGroup.
-    """
-
+    # Its JoinGroups in order, each with its time in ms. They have its subscriptions, timeouts and protocols.
     joins: Sequence[tuple[int, JoinGroup]]
     reactions: Mapping[ReactionKind, Sequence[Reaction]] = field(default_factory=dict)
-    usual_ms: Mapping[ReactionKind, int] = field(default_factory=dict)
-    stalls: Sequence[Stall] = ()
-    rejoins: Sequence[SentRequest] = ()
-    beats_while_rebalancing: bool = True
+    usual_ms: Mapping[ReactionKind, int] = field(default_factory=dict)  # median time of each kind of reaction
+    stalls: Sequence[Stall] = ()  # times in which it did not poll
+    beats_while_rebalancing: bool = (
+        True  # it sends heartbeats between REBALANCE_IN_PROGRESS and its JoinGroup
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochProcess(ClientProcess):
-    """A run of a client of the consumer, share or streams protocol: a member id until it leaves, or the
-    member ids of one that is refused until it is a member.
+    """A run of a client of the consumer, share or streams protocol.
 
-    `requests` are its heartbeats by request id, in order. `known` has the epoch and the assignment of the
-    answers before each of them. `updates` are heartbeats by its own decision, such as one with other topics.
-    `beats` are its regular heartbeats, by the interval that the last answer required, and `late_ms` is the
-    median time by which they exceed it. `usual_ms` has the median time of each other kind of reaction, unless
-    no client of the group ever reacted so.
+    It keeps its member id until it leaves. If it is refused, it may try several ids before it is a member.
     """
 
     starts: SentHeartbeat
     leave: SentHeartbeat | None = None
-    requests: Mapping[str, SentHeartbeat]
+    requests: Mapping[str, SentHeartbeat]  # its heartbeats by request id, in order
+    # By request id, the epoch and the assignment that the client had from earlier answers.
     known: Mapping[str, tuple[int, Report]] = field(default_factory=dict)
-    updates: Sequence[SentHeartbeat] = ()
+    updates: Sequence[SentHeartbeat] = ()  # heartbeats that report something new, such as other topics
     reactions: Mapping[EpochReactionKind, Sequence[Reaction]] = field(default_factory=dict)
-    usual_ms: Mapping[EpochReactionKind, int] = field(default_factory=dict)
+    usual_ms: Mapping[EpochReactionKind, int] = field(default_factory=dict)  # median time of each kind
+    # Its regular heartbeats, by the interval in ms that the last answer required.
     beats: Mapping[int, Sequence[Reaction]] = field(default_factory=dict)
-    late_ms: int = 0
+    late_ms: int = 0  # median delay of the regular heartbeats
 
 
 @dataclass(frozen=True)
 class ClientFleet:
-    """All clients of a group, and the requests that others sent.
-
-    Every experiment sends the requests in `outside` at their recorded times. `removals` are the requests that
-    remove members, with the processes of those members. `partition_counts` has each topic's known numbers of
-    partitions, each with the time since which it holds. `ignored` counts, by reason, requests that change
-    nothing or have no known sender. `senders` has the key of the process that sent each request.
-    `share_tasks` are the tasks of the share coordinator in the log. `share_task_ms` is the median time until
-    the result.
-    """
+    """All clients of a group, and the requests that others sent."""
 
     group_id: str
     processes: Sequence[ClientProcess]
-    outside: Sequence[SentRequest] = ()
+    other_requests: Sequence[SentRequest] = ()  # every experiment sends them at their recorded times
+    # By id of an administrator's LeaveGroup, the keys of the processes that it removes, in the order of its
+    # members. None for a member without a process.
     removals: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    # By topic, its known numbers of partitions, each as (the time in ms since which it holds, the number).
     partition_counts: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    # By reason, the number of requests that change nothing or whose sender is unknown.
     ignored: Mapping[str, int] = field(default_factory=dict)
-    senders: Mapping[str, str] = field(default_factory=dict)
-    share_tasks: Set[str] = frozenset()
-    share_task_ms: int = 0
+    share_tasks: Set[ShareTaskPartition] = frozenset()  # in the log
+    share_task_ms: int = 0  # median time until the share coordinator's result of a task
 
     def counts_at(self, at_ms: int) -> dict[str, int]:
-        """Return the topics' numbers of partitions at a time. Before a topic's first known number, it counts
-        as having that number.
+        """Return the topics' numbers of partitions at a time. Before the time of a topic's first known
+        number, that number is assumed.
         """
         return {
-            topic: max([count for from_ms, count in known if from_ms <= at_ms] or [known[0][1]])
-            for topic, known in self.partition_counts.items()
+            topic: max([count for from_ms, count in counts if from_ms <= at_ms] or [counts[0][1]])
+            for topic, counts in self.partition_counts.items()
         }
+
+
+NEVER = LogMoment(0)
+"""The moment of the last request of a process that has sent none."""
+
+S = TypeVar("S", SentRequest, SentHeartbeat)
+K = TypeVar("K", ReactionKind, EpochReactionKind)
+
+
+@dataclass
+class ObservedProcess(ABC, Generic[S, K]):
+    """An observer of one process in the log. It gets the process's requests and answers in order."""
+
+    first: S  # its first request
+    client_id: str
+    client_host: str
+    instance_id: str | None
+    member_id: str = ""  # "" while it has none
+    left: S | None = None  # its own request to leave
+    last_request: LogMoment = NEVER
+    reactions: dict[K, list[Reaction]] = field(default_factory=dict)
+    rejoins: list[S] = field(default_factory=list)  # requests to join by its own decision
+    commits: list[SentRequest] = field(default_factory=list)
+    repeated: int = 0  # number of requests that change nothing, so that no experiment sends them
+    due: tuple[K, int] | None = None  # its next reaction, and since when it waits to react (in ms)
+    # These are as `ends`, `client` and `key` of `ClientProcess`, and are set last.
+    end: LogMoment | None = None
+    client: str = ""
+    key: str = ""
+    _heartbeat_wait_from_ms: int | None = None  # since when it waits for its next heartbeat
+
+    @property
+    def identity(self) -> tuple[str, str, str | None]:
+        """The values by which the next process of the same client is recognized."""
+        return self.client_id, self.client_host, self.instance_id
+
+    @abstractmethod
+    def observe_response(self, at_ms: int, response: AnyResponse) -> None:
+        """Record the response to one of the process's requests."""
+
+    def _add_reaction(self, kind: K, from_ms: int, moment: LogMoment, request_id: str = "") -> None:
+        """Record a reaction. Without `request_id`, the process had not reacted by `moment`."""
+        self.reactions.setdefault(kind, []).append(Reaction(from_ms, moment, request_id))

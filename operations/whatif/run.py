@@ -1,7 +1,8 @@
-"""A run of one group through the core: its log from a recording, and each step with its time.
+"""A run of one group through the core, the coordinator's group logic: its log from a recording, and each step
+with its time.
 
-The open loop applies the rows of a log as they are. The closed loop (`operations.whatif.text`) makes
-its rows itself, from the answers to earlier ones.
+The open loop applies the requests of a log as they are. In the closed loop (`operations.whatif.text`),
+simulated clients send requests in reaction to the answers to earlier ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,11 @@ from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
 from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat
+from kafka_why.errors import UserFacingError
 from kafka_why.wording import visible, visible_text
 from operations.replay.recording import ClockLine, Recording
 from operations.replay.replay import Replay
-from operations.replay.topic_contents import TopicContents, starts_of
+from operations.replay.topic_contents import TopicContents, find_starts
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.kafka.context import Effects
@@ -33,29 +35,29 @@ PROTOCOLS: Final[Mapping[type, str]] = {
 """The protocols whose members send only heartbeats, by their request."""
 
 
-class WhatIfError(ValueError):
+class WhatIfError(UserFacingError, ValueError):
     """The error of a what-if that has no answer. Its message says why."""
 
 
 @dataclass(frozen=True)
 class GroupLog:
-    """A group's requests in the order of the log, from its first one on, with the configurations and outages
-    of that time.
+    """A group's requests in the order of the log, from its first one on, with the coordinator's
+    configurations and outages, the times without a coordinator.
 
-    The deadlines have fired until `until_ms`. `outages` are sorted by time.
+    Deadlines until `until_ms` belong to the log. `outages` are sorted by time.
     """
 
     group_id: str
-    rows: Sequence[Row]
+    rows: Sequence[Row]  # the requests
     configs: Configs
     until_ms: int
     outages: Sequence[Outage] = ()
 
     @property
     def protocol(self) -> str:
-        """The `group_type` of the first member's protocol."""
-        kinds = (PROTOCOLS.get(type(row.request)) for row in self.rows)
-        return next((protocol for protocol in kinds if protocol is not None), CLASSIC)
+        """The `group_type` of the first heartbeat in `PROTOCOLS`, or CLASSIC if the log has none."""
+        protocols = (PROTOCOLS.get(type(row.request)) for row in self.rows)
+        return next((protocol for protocol in protocols if protocol is not None), CLASSIC)
 
 
 class RunStep(NamedTuple):
@@ -83,45 +85,52 @@ class Run:
 
 
 class SimulatedCoordinator:
-    """The core with one group, which does not exist at first.
+    """The core with one group. The group does not exist at first.
 
-    `steps` are all steps so far. Methods return the new ones, and raise WhatIfError if a step raised or the
-    group is not one of Kafka's protocol.
+    `steps` are all steps so far. Methods return the new steps. They raise WhatIfError if a step raised an
+    exception, or if the group is not a group of Kafka's protocols.
     """
 
     def __init__(self, group_id: str, configs: Configs, outages: Sequence[Outage] = ()) -> None:
         self.steps: list[RunStep] = []
         self.timeline = Timeline(
-            group_id, None, configs.first, step=self._step, outages=outages, changes=configs.changes
+            group_id,
+            group=None,
+            config=configs.first,
+            step=self._step,
+            outages=outages,
+            changes=configs.changes,
         )
 
     def apply(self, row: Row) -> list[RunStep]:
-        """Apply a row; the deadlines that are due at its time fire first."""
+        """Apply a request of the log. The deadlines that are due at its time fire first."""
         if not isinstance(row.request, _KAFKA_REQUESTS):
             raise WhatIfError(
                 f"{row.request_id} is a request of RocketMQ: its clients divide the queues by their own "
                 "timers, which no log has, so what-if is for Kafka's groups only"
             )
-        before = len(self.steps)
+        steps_before = len(self.steps)
         self.timeline.apply(row)
-        return self._since(before)
+        return self._steps_after(steps_before)
 
     def fire_until(self, until_ms: int) -> list[RunStep]:
         """Fire the deadlines that are due at `until_ms`."""
-        before = len(self.steps)
+        steps_before = len(self.steps)
         self.timeline.fire_until(until_ms)
-        return self._since(before)
+        return self._steps_after(steps_before)
 
-    def _since(self, before: int) -> list[RunStep]:
-        self.timeline.drain_effects()
+    def _steps_after(self, number: int) -> list[RunStep]:
+        """Return the steps after the first `number` ones. Raise WhatIfError if one of them failed."""
+        self.timeline.drain_effects()  # which `steps` has already
         for fault in self.timeline.faults:
-            head = visible(f"the coordinator's handling of {fault.cause} fails:")
-            raise WhatIfError(visible_text([head, *fault.traceback.split("\n")]))
-        return self.steps[before:]
+            headline = visible(f"the coordinator's handling of {fault.cause} fails:")
+            raise WhatIfError(visible_text([headline, *fault.traceback.split("\n")]))
+        return self.steps[number:]
 
     def _step(
         self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
     ) -> AnyEffects:
+        """Run a step for the timeline, and record it."""
         effects = step(group, group_id, event, now_ms, config)
         assert isinstance(effects, Effects), "apply refuses other requests"
         self.steps.append(RunStep(now_ms, event, effects))
@@ -138,7 +147,7 @@ def open_loop(log: GroupLog) -> Run:
 
 
 def log_of(recording: Recording, group_id: str) -> GroupLog:
-    """Return the group's requests from the one that created it on. Raises WhatIfError.
+    """Return the group's requests, from the request that created it on. Raises WhatIfError.
 
     Requests that the coordinator refused unread are left out.
     """
@@ -147,19 +156,18 @@ def log_of(recording: Recording, group_id: str) -> GroupLog:
             f"the recording begins while group {group_id} already exists; what-if needs the log from the "
             "group's first request on, because it finds the clients in it"
         )
-    starts = starts_of(recording, TopicContents.of(recording.outputs()))
-    start = starts.get(group_id)
+    start = find_starts(recording, TopicContents.of(recording.outputs())).get(group_id)
     if start is not None and start.is_cut and start.request is None:
         raise WhatIfError(
             f"the beginning of the log of group {group_id} is gone, and the group was not created anew "
             "since; what-if needs the log from the group's first request on"
         )
     first = {group_id: start.request} if start is not None and start.is_cut else None
-    entries = Replay[None](recording, lambda _: None, groups={group_id}, first=first).entries()
+    steps = Replay[None](recording, lambda _: None, groups={group_id}, first=first).steps()
     rows = [
-        Row(entry.message.row.at_ms, entry.event.request_id, entry.event.request)
-        for entry in entries
-        if isinstance(entry.event, Received) and entry.message is not None
+        Row(step.message.row.at_ms, step.event.request_id, step.event.request)
+        for step in steps
+        if isinstance(step.event, Received) and step.message is not None
     ]
     if not rows:
         raise WhatIfError(f"the log has no request of group {group_id}")
@@ -171,5 +179,5 @@ def log_of(recording: Recording, group_id: str) -> GroupLog:
         rows=rows,
         configs=header.configs,
         until_ms=max(end_ms, rows[-1].at_ms),
-        outages=[known.outage for known in header.outages],
+        outages=[known_outage.outage for known_outage in header.outages],
     )

@@ -1,5 +1,5 @@
 """Kafka's groups: what their protocols have in common, such as the step, timers, offsets and views.
 
-Rows cited (J1, E7, ...) are those of docs/rules.md and docs/rules-consumer.md. Source:
+Rows, such as J1 or E7, are rules of docs/rules.md and the other docs/rules-*.md. Source:
 GroupMetadataManager.java.
 """

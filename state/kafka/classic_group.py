@@ -1,12 +1,16 @@
 """A group of the classic protocol: its state, its members, and queries on them.
 
-This file holds data and queries only; `state.kafka.classic` changes a group. A deadline is stored with
-its subject (a member, a pending id, the join or sync phase), so a timer cannot outlive its subject. The
-order of the fields is the layout of the stored state: a change of the order is a new version in
-`checkpoints.codec`. Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
+This file holds data and queries only; `state.kafka.classic` changes a group. A JoinGroup or SyncGroup is
+parked if a later step answers it. A pending id is a member id that the coordinator has assigned and that no
+member has joined with yet.
+
+A deadline is stored with its subject (a member, a pending id, the join or sync phase), so a timer cannot
+outlive its subject. The order of the fields is the layout of the stored state: a change of the order is a new
+version in `checkpoints.codec`. Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
+
+A row, such as Z1, is a rule of docs/rules.md.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -18,7 +22,7 @@ from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.requests import Protocol, ReplyTo
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
-from state.kafka.group import Group, Topic
+from state.kafka.group import Group, Topic, is_among, validate_instance
 
 # Counts of the protocols that a group's members offer. Source: ClassicGroup.supportedProtocols.
 
@@ -40,7 +44,7 @@ class SupportedProtocols(Struct):
     by_list: dict[ProtocolNames, int] = {}  # few: members of one application list the same protocols
 
     def add(self, protocols: list[Protocol], by: int = 1) -> None:
-        """Count a member that offers these protocols. With `by` -1, no longer count it."""
+        """Count a member that offers these protocols, or stop counting it if `by` is -1."""
         # A name that a member lists twice counts once (Kafka counts it twice, and then finds no protocol).
         names = tuple(dict.fromkeys([protocol.name for protocol in protocols]))
         self.members += by
@@ -66,6 +70,7 @@ class SupportedProtocols(Struct):
 
 
 def _add(counts: dict[K, int], key: K, by: int) -> None:
+    """Add `by` to the count of this key, and remove the key when its count is 0."""
     count = counts.get(key, 0) + by
     if count:
         counts[key] = count
@@ -93,9 +98,9 @@ class ClassicGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: list[Protocol]
-    heartbeat_deadline_ms: int | None = None  # None while the member waits for an answer
+    heartbeat_deadline_ms: int | None = None  # None if it passed while a request of the member was parked
     assignment: bytes = b""
-    is_new: bool = False
+    is_new: bool = False  # the member's first JoinGroup is not answered yet
     pending_sync: bool = False  # joined this generation and has not synced yet
     parked_join: ReplyTo | None = None  # the address of the parked request, None if no request is parked
     parked_sync: ReplyTo | None = None
@@ -105,7 +110,7 @@ class ClassicGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
         """The instance id, under the name that members of the other protocols use."""
         return self.group_instance_id
 
-    def waits(self) -> bool:
+    def has_parked_request(self) -> bool:
         """Return True if a request of the member is parked."""
         return self.parked_join is not None or self.parked_sync is not None
 
@@ -119,14 +124,14 @@ class PendingMember(Struct, array_like=True, forbid_unknown_fields=True):
 
     client_id: str
     client_host: str
-    heartbeat_deadline_ms: int
+    heartbeat_deadline_ms: int  # when the id is removed unless the client joins with it
 
 
 class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
-    """The timer of PreparingRebalance, in milliseconds.
+    """The timer of PreparingRebalance, in milliseconds. `delay_ms` is its length.
 
-    `initial_remaining_ms` is the remaining extension of the initial delay after this timer, or None if the
-    rebalance did not start at Empty.
+    `initial_remaining_ms` is the time by which the initial delay of a group may still be extended after this
+    timer. It is None if the rebalance did not start at Empty, so that there is no initial delay.
     """
 
     deadline_ms: int
@@ -137,32 +142,35 @@ class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
 class ClassicGroup(Group, tag="Kafka"):
     """The state of one group of the classic protocol.
 
-    `members`, and each member's `protocols`, `parked_join` and `pending_sync`, are changed only by the
-    methods of this class. They update the counts of members (`awaiting_join_response`, `pending_syncs`,
-    `supported_protocols`), which are derived and not stored.
+    Change `members`, and a member's `protocols`, `parked_join` and `pending_sync`, only by the methods of
+    this class. The methods also update the counts of members (`awaiting_join_response`, `pending_syncs`,
+    `supported_protocols`), which are not stored but computed at their first use. Such a cached property is an
+    entry in `__dict__`, so it can be changed.
     """
 
     type_name = "classic"
 
     state: GroupState = GroupState.EMPTY
-    previous_state: GroupState | None = None
-    generation: int = 0
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader_id: str | None = None
+    previous_state: GroupState | None = None  # None if the state has never changed
+    generation: int = 0  # 0 before the first generation
+    protocol_type: str | None = None  # None until the first member joins
+    protocol_name: str | None = None  # None before the first generation, and in an Empty group
+    leader_id: str | None = None  # None without members
     members: dict[str, ClassicGroupMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
     pending_members: dict[str, PendingMember] = field(default_factory=dict)
-    new_member_added: bool = False
-    join_phase: JoinPhase | None = None
-    sync_deadline_ms: int | None = None
+    new_member_added: bool = False  # a member joined during the current initial delay
+    join_phase: JoinPhase | None = None  # None unless the group waits for JoinGroups
+    sync_deadline_ms: int | None = None  # None unless the group waits for SyncGroups
     # The sorted topics of this generation's members, None if they are unreadable:
     # ClassicGroup.subscribedTopics
     subscribed_topics: list[str] | None = None
-    # Topics that the coordinator assigns: this generation's counts, and those that JoinGroups reported since.
+    # The partition counts by which the coordinator assigned this generation.
     partitions_per_topic: dict[str, int] = field(default_factory=dict)
+    # The partition counts that JoinGroups have reported since then, for the next generation.
     reported_partition_counts: dict[str, int] = field(default_factory=dict)
-    # The members' topics as JoinGroups reported them, for an upgrade: None for a missing topic.
+    # The members' topics as JoinGroups reported them, which an upgrade needs. A topic that does not exist is
+    # None.
     topics: dict[str, Topic | None] = field(default_factory=dict)
     # Sorted names of unknown topics that an upgrade needed (row MI14).
     wanted_topics: list[str] = field(default_factory=list)
@@ -178,19 +186,18 @@ class ClassicGroup(Group, tag="Kafka"):
         """
         if self.is_empty:
             return True
-        knows_topics = self.is_consumer_group() and self.subscribed_topics is not None
+        knows_topics = self.uses_consumer_group_protocol() and self.subscribed_topics is not None
         return knows_topics and self.state is GroupState.STABLE
 
     @property
     def abandoned_since_ms(self) -> int | None:
         """The time at which the group lost its last member, or None if it has members or never had one."""
-        had_members = self.is_empty and self.protocol_type is not None
-        return self.state_timestamp_ms if had_members else None
+        is_abandoned = self.is_empty and self.protocol_type is not None  # the first member set the type
+        return self.state_timestamp_ms if is_abandoned else None
 
+    @property
     def why_expired(self) -> tuple[str, str]:
-        """Return the row (Z1 to Z3) by which unused offsets of this group expire, and the reason for the
-        history.
-        """
+        """The row (Z1 to Z3) by which offsets of this group expire, and the reason for the history."""
         if self.abandoned_since_ms is not None:
             return "Z1", "the group had no members"
         if self.protocol_type is None:
@@ -205,24 +212,29 @@ class ClassicGroup(Group, tag="Kafka"):
         """Return True if the current PreparingRebalance started at Empty."""
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
 
-    def is_consumer_group(self) -> bool:
+    def uses_consumer_group_protocol(self) -> bool:
         """Return True if the protocol type is `consumer`, whose metadata the coordinator can read."""
         return self.protocol_type == PROTOCOL_TYPE
 
+    @property
+    def allows_offset_delete(self) -> bool:
+        """True if offsets may be deleted by request: if the group has no members, or if the coordinator can
+        read the topics of its members.
+        """
+        return self.is_empty or self.uses_consumer_group_protocol()
+
     def subscribed_of(self, topics: Iterable[str]) -> set[str]:
-        """Return the topics among these that a member subscribes to. If a consumer group's subscriptions are
-        unreadable, return all of them.
+        """Return the topics among `topics` that a member subscribes to. Return all if the protocol type is
+        `consumer` and the members' subscriptions are unreadable.
         """
         if self.subscribed_topics is None:
-            return set(topics) if self.is_consumer_group() else set()
+            return set(topics) if self.uses_consumer_group_protocol() else set()
         return {topic for topic in topics if self.is_subscribed(topic)}
 
     def is_subscribed(self, topic: str) -> bool:
         """Return True if a member is known to subscribe to the topic."""
-        topics = self.subscribed_topics or []
         # With 1,000 topics, this takes a twentieth of the time of building a set.
-        at = bisect_left(topics, topic)
-        return at < len(topics) and topics[at] == topic
+        return is_among(topic, self.subscribed_topics or [])
 
     @cached_property
     def awaiting_join_response(self) -> int:
@@ -276,11 +288,9 @@ class ClassicGroup(Group, tag="Kafka"):
         id without its instance id is accepted.
         """
         if group_instance_id is not None:
-            mapped = self.static_members.get(group_instance_id)
-            if mapped is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if mapped != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
+            error = validate_instance(self.static_members, member_id, group_instance_id)
+            if error is not ErrorCode.NONE:
+                return error
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
@@ -293,7 +303,7 @@ class ClassicGroup(Group, tag="Kafka"):
             self.leader_id = member.member_id
         self.awaiting_join_response += member.parked_join is not None
         self.pending_syncs += member.pending_sync
-        self._count_protocols(member, 1)
+        self._count_protocols(member, by=1)
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
@@ -308,7 +318,7 @@ class ClassicGroup(Group, tag="Kafka"):
         if member is not None:
             self.awaiting_join_response -= member.parked_join is not None
             self.pending_syncs -= member.pending_sync
-            self._count_protocols(member, -1)
+            self._count_protocols(member, by=-1)
             del self.members[member_id]
             if member.group_instance_id is not None:
                 self.static_members.pop(member.group_instance_id, None)
@@ -317,12 +327,12 @@ class ClassicGroup(Group, tag="Kafka"):
 
     def set_protocols(self, member: ClassicGroupMember, protocols: list[Protocol]) -> None:
         """Replace the protocols that the member offers."""
-        self._count_protocols(member, -1)
+        self._count_protocols(member, by=-1)
         member.protocols = protocols
-        self._count_protocols(member, 1)
+        self._count_protocols(member, by=1)
 
     def set_parked_join(self, member: ClassicGroupMember, reply_to: ReplyTo | None) -> None:
-        """Park the member's JoinGroup. None means that it was answered."""
+        """Park the member's JoinGroup. None means that it is no longer parked."""
         self.awaiting_join_response += (reply_to is not None) - (member.parked_join is not None)
         member.parked_join = reply_to
 
@@ -332,7 +342,9 @@ class ClassicGroup(Group, tag="Kafka"):
         member.pending_sync = pending
 
     def _count_protocols(self, member: ClassicGroupMember, by: int) -> None:
-        """Update `supported_protocols` if it was derived already."""
+        """Count the member (`by` 1) or stop counting it (-1) in `supported_protocols`, if that was computed
+        already.
+        """
         supported: SupportedProtocols | None = self.__dict__.get("supported_protocols")
         if supported is not None:
             supported.add(member.protocols, by)

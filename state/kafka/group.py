@@ -1,9 +1,12 @@
 """The state that Kafka groups of all protocols share: clock, offsets and position in the history. A
 conversion between protocols keeps these fields. This file holds data and queries only; the other files of
 `state.kafka` change a group.
+
+A row, such as Z6, is a rule of docs/rules.md.
 """
 
-from collections.abc import Collection, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import ClassVar
 
@@ -11,23 +14,25 @@ from msgspec import Struct
 
 from kafka_why.contract.kafka.history import LogPosition, Offset
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
-from kafka_why.contract.messages import SettingValue
+from kafka_why.contract.messages import ErrorCode, SettingValue
+from state.protocol import DeadlineEvent
 
 # The deadlines of a group and their order.
 #
-# The order of ties is decided here, because Kafka leaves it open: the earlier deadline; then the initial
-# delay of a streams group before session before rebalance before join before sync before parked before task
-# before retention; then, in a classic group, the order in which members joined, members before pending ids,
-# and in a consumer group the member id (row TM14).
+# The earlier deadline fires first. Kafka leaves the order of equal deadlines open, so it is decided here:
+# the kinds fire in the order of `_ORDER`. Of one kind, the members of a classic group fire in the order in
+# which they joined, before pending ids. In other groups the member id decides (row TM14).
 
 
 class TimerKind(IntEnum):
-    """The kinds of timers, in the order that decides ties. HEARTBEAT is a member's session timeout.
+    """The kinds of timers. `_ORDER` decides which of two equal deadlines fires first.
 
-    In a classic group, JOIN and SYNC are timers of the rebalance. In a consumer group they are timers of a
-    classic member, and REBALANCE is that of a member that has to revoke partitions. In a share group, PARKED
-    is that of requests that wait for the share coordinator, and TASK that of the tasks for it. In a streams
-    group, INITIAL_DELAY is the time before the first target assignment, in which more members may join.
+    HEARTBEAT is a member's session timeout, and RETENTION is the next removal of expired offsets. In a
+    classic group, JOIN and SYNC limit a rebalance. In a consumer group, JOIN and SYNC limit how long a
+    classic member takes, and REBALANCE limits how long a member takes to revoke partitions. In a streams
+    group, REBALANCE is for tasks, and INITIAL_DELAY is the time before the first target assignment, in which
+    more members may join. In a share group, PARKED is for requests that wait for the share coordinator, and
+    TASK for the share coordinator's tasks.
     """
 
     HEARTBEAT = 0
@@ -51,18 +56,18 @@ _ORDER = (
     TimerKind.RETENTION,
 )
 RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
+"""The position of each kind in `_ORDER`."""
 
 
-class DeadlineReached(Struct, frozen=True):
-    """An event of the core: a deadline is due. `member_id` is "" for a timer of the group."""
+class DeadlineReached(DeadlineEvent, frozen=True):
+    """A deadline of a Kafka group. `member_id` is "" for a timer of the group."""
 
-    deadline_ms: int
     kind: TimerKind
     member_id: str = ""
 
     def __str__(self) -> str:
-        of = f" of {self.member_id}" if self.member_id else ""
-        return f"{self.kind.name.lower()} deadline{of} at {self.deadline_ms}"
+        of_member = f" of {self.member_id}" if self.member_id else ""
+        return f"{self.kind.name.lower()} deadline{of_member} at {self.deadline_ms}"
 
 
 Timer = tuple[int, TimerKind, str]
@@ -76,8 +81,8 @@ Timer = tuple[int, TimerKind, str]
 class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="KafkaConfigs"):
     """The settings of a group id without a group, by Kafka's names. A new group inherits them.
 
-    `incarnation` is the request, or the deadline, that created this object. There is no history and no
-    deadline: `seq` and `last_fired_ms` are 0, and `quarantined` is None.
+    `incarnation` is the id of the request, or the text of the deadline, that created this object. There is no
+    history and no deadline: `seq` and `last_fired_ms` are 0, and `quarantined` is None.
     """
 
     group_id: str
@@ -90,34 +95,38 @@ class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafk
 
 
 class Topic(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A topic as the group knows it: the 16 bytes of its id, and its number of partitions."""
+    """A topic that exists, as it was last reported to the group. `topic_id` has 16 bytes, and `partitions` is
+    the number of partitions.
+    """
 
     topic_id: bytes
     partitions: int
 
 
 class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The offsets of one TxnOffsetCommit, pending until their transaction ends.
+    """The offsets of one TxnOffsetCommit, pending until their transaction ends. `offsets`, by topic and
+    partition, are never changed in place.
 
-    `offsets`, by topic and partition, are never changed in place.
+    The transaction's marker is written to the partition `txn_partition` of the markers topic, at or after
+    `txn_position`. Markers of the producer's earlier transactions are before `txn_position`.
     """
 
     request: str  # the id of the TxnOffsetCommit
     position: LogPosition  # the position of the TxnOffsetCommit
-    at_ms: int
+    at_ms: int  # the group's time when the TxnOffsetCommit was applied
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    txn_version: int
-    txn_partition: int
-    txn_position: int
+    txn_version: int  # 2 if the end of the transaction raises the epoch by one (KIP-890), else 1
+    txn_partition: int  # the partition with the transaction's markers
+    txn_position: int  # the end of that partition, read before the sender checked the transaction
     txn_topic_id: bytes | None  # the id of the markers topic
     offsets: dict[str, dict[int, Offset]]
 
 
 class EndedTransaction(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The latest marker that ended a producer's transaction in a group: its position in the markers topic,
-    and the group's time when it was applied.
+    """The latest marker that ended a producer's transaction in a group: the marker's position in the markers
+    topic, and the group's time when the marker was applied.
     """
 
     txn_partition: int
@@ -137,13 +146,13 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
     seq: int = 0  # the number of history entries so far
     clock_ms: int = 0  # the time of the last event
     last_fired_ms: int = 0  # the latest deadline that fired
-    state_timestamp_ms: int = 0
+    state_timestamp_ms: int = 0  # the time at which the group entered its state
     # The start of the latest rebalance, running or complete, and its reason.
     last_rebalance_at_ms: int | None = None
     last_rebalance_reason: str = ""
-    quarantined: str | None = None  # the fault that stopped the group's timers, which move with its clock
+    quarantined: str | None = None  # the fault because of which no timer of the group fires
     offsets: dict[str, dict[int, Offset]] = {}  # by topic and partition
-    retention_deadline_ms: int | None = None
+    retention_deadline_ms: int | None = None  # the next retention pass, None if none is armed
     # Ids of topics that TopicMetadata showed to be deleted or replaced, the latest last.
     deleted_topic_ids: list[bytes] = []
     # Offsets that wait for the end of their transactions, in the order of their requests.
@@ -171,8 +180,8 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
 
     @property
     def can_expire_offsets(self) -> bool:
-        """Return True if offsets can expire in this state of the group. In groups with epochs they always can
-        (row OF28).
+        """Return True if offsets can expire in this state of the group. In groups with epochs, which are all
+        but classic groups, they always can (row OF28).
         """
         return True
 
@@ -205,79 +214,70 @@ Topics = dict[str, Topic | None]
 
 
 def topic_of(image: TopicImage | None) -> Topic | None:
+    """Return a reported topic in the form of the stored state, None if the topic does not exist."""
     return None if image is None else Topic(image.id.bytes, image.partitions)
 
 
-def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, that a request adds: new names, topics that were missing, and more
-    partitions.
+def topics_from_request(
+    known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]
+) -> Topics:
+    """Return the topics, by name, that a request adds to `known`: new names, topics that did not exist, and
+    topics with more partitions.
 
-    `deleted` are ids of deleted topics, which a request may still report.
+    `images` are the topics that the request reports. A reported topic counts as missing if its id is in
+    `deleted`.
     """
-    found: Topics = {}
+    added: Topics = {}
     for name, image in images.items():
-        topic, before = topic_of(image), known.get(name)
+        topic, known_topic = topic_of(image), known.get(name)
         if topic is not None and topic.topic_id in deleted:
             topic = None
-        if name not in known or (before is None and topic is not None) or is_more_of(topic, before):
-            found[name] = topic
-    return found
+        is_new = name not in known or (known_topic is None and topic is not None)
+        if is_new or has_more_partitions(topic, known_topic):
+            added[name] = topic
+    return added
 
 
-def watched(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, for which the watcher's report differs from `known`.
+def topics_from_watcher(
+    known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]
+) -> Topics:
+    """Return the topics, by name, for which the watcher's report `images` differs from `known`.
 
-    A lower count of the same topic and a deleted topic are ignored, because they come from a lagging broker.
+    A lagging broker may report fewer partitions of the same topic, or a topic whose id is in `deleted`. Both
+    are ignored.
     """
-    found: Topics = {}
+    changed: Topics = {}
     for name, image in images.items():
-        topic, before = topic_of(image), known.get(name)
+        topic, known_topic = topic_of(image), known.get(name)
         if topic is not None and topic.topic_id in deleted:
             continue
-        if name not in known or (topic != before and not is_more_of(before, topic)):
-            found[name] = topic
-    return found
+        if name not in known or (topic != known_topic and not has_more_partitions(known_topic, topic)):
+            changed[name] = topic
+    return changed
 
 
-def is_more_of(topic: Topic | None, before: Topic | None) -> bool:
+def has_more_partitions(topic: Topic | None, before: Topic | None) -> bool:
     """Return True if both are the same topic, and the first has more partitions."""
     if topic is None or before is None:
         return False
     return topic.topic_id == before.topic_id and topic.partitions > before.partitions
 
 
-# A group with epochs, whose target assignment the coordinator computes: the base of consumer groups (KIP-848)
-# and share groups (KIP-932).
-#
-# The order of the fields is the layout of the stored state. Source: ModernGroup.java.
+def is_among(topic: str, topics: Sequence[str]) -> bool:
+    """Return True if `topics`, which are sorted, contain the topic."""
+    index = bisect_left(topics, topic)
+    return index < len(topics) and topics[index] == topic
 
 
-class ModernGroup(Group):
-    """A group with epochs."""
-
-    group_epoch: int = 1  # grows with each change that needs a new target assignment
-    assignment_epoch: int = 1  # the group epoch that the target was computed for
-    assignment_timestamp_ms: int = 0  # when the target was computed, 0 if unknown
-    metadata_hash: bytes = b""  # fingerprint of the subscribed topics (row HB53), b"" without topics
-    metadata_stale: bool = True  # the fingerprint has to be computed again
-
-    def subscribed(self) -> set[str]:
-        """Return the names of all topics that members read."""
-        raise NotImplementedError
-
-    def required_topics(self) -> set[str]:
-        """Return the names of the topics that the group epoch depends on."""
-        return self.subscribed()
-
-    @property
-    def generation(self) -> int:
-        """The group epoch, which the history shows as the generation."""
-        return self.group_epoch
-
-    @property
-    def is_rebalancing(self) -> bool:
-        """Return True if members have not reached their target assignment, or one has to be computed."""
-        raise NotImplementedError
-
-    def entry_details(self) -> Mapping[str, object]:
-        return {"group_type": self.type_name, "assignment_epoch": self.assignment_epoch}
+def validate_instance(
+    static_members: Mapping[str, str], member_id: str, instance_id: str | None
+) -> ErrorCode:
+    """Return UNKNOWN_MEMBER_ID if the instance id belongs to no member, FENCED_INSTANCE_ID if it belongs to
+    another member, else NONE. A request without an instance id is valid.
+    """
+    if instance_id is None:
+        return ErrorCode.NONE
+    owner = static_members.get(instance_id)
+    if owner is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if owner == member_id else ErrorCode.FENCED_INSTANCE_ID

@@ -1,5 +1,7 @@
-"""The interface of Kafka's protocols. `state.kafka.protocols` has all of them. A request's handler depends on
-the protocol of its group and on its own type (`state.kafka.protocols`).
+"""The interface of Kafka's protocols: classic, consumer, share and streams. `state.kafka.protocols` lists
+them, and finds the handler of a request by the protocol of its group and the type of the request.
+
+A row, such as K2, is a rule of docs/rules.md. `context.cite` records that a row was applied.
 """
 
 from abc import abstractmethod
@@ -13,6 +15,7 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     DeleteGroup,
     DescribeGroup,
+    LeaveGroup,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -23,11 +26,13 @@ from kafka_why.contract.kafka.requests import (
 from kafka_why.contract.kafka.responses import (
     DeleteGroupResponse,
     DescribeGroupResponse,
+    LeaveGroupResponse,
+    LeftMember,
     OffsetFetchResponse,
     OversizedRequestResponse,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, TopicSnapshot
-from kafka_why.contract.messages import ErrorCode, ErrorResponse, GroupType
+from kafka_why.contract.messages import ErrorCode, GroupType
 from state.config import CoordinatorConfig, GroupSetting
 from state.kafka.commits import commit, txn_commit
 from state.kafka.context import Effects, KafkaGroup, RuleAndError, RuleId, StepContext, unchanged
@@ -47,12 +52,12 @@ FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 6  # of DescribeGroups
 def describe_as_not_classic(context: StepContext, request: DescribeGroup, reply_to: ReplyTo) -> None:
     """Answer that no classic group has this id. As in Kafka, only a newer client gets an error."""
     if request.api_version < FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
-        context.reply(reply_to, DescribeGroupResponse, context.rule("AD8"))
+        context.reply(reply_to, DescribeGroupResponse, context.cite("AD8"))
         return
     context.reply(
         reply_to,
         DescribeGroupResponse,
-        context.rule("AD9"),
+        context.cite("AD9"),
         ErrorCode.GROUP_ID_NOT_FOUND,
         error_message=f"Group {context.group_id} is not a classic group.",
     )
@@ -61,9 +66,9 @@ def describe_as_not_classic(context: StepContext, request: DescribeGroup, reply_
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
     """Delete an Empty group. Pending member ids do not prevent it."""
     if not context.group.is_empty:
-        context.reply(reply_to, DeleteGroupResponse, context.rule("K2"), ErrorCode.NON_EMPTY_GROUP)
+        context.reply(reply_to, DeleteGroupResponse, context.cite("K2"), ErrorCode.NON_EMPTY_GROUP)
         return
-    row = context.rule("K3")
+    row = context.cite("K3")
     context.delete_group(row, "deleted by request")
     context.reply(reply_to, DeleteGroupResponse, row)
 
@@ -72,25 +77,39 @@ def answer_with(row: str, error: ErrorCode = ErrorCode.NONE) -> Handler:
     """Return a handler that gives every request the same answer: this error, by this row."""
 
     def answer(context: StepContext, request: Any, reply_to: ReplyTo) -> None:
-        context.reply(reply_to, request.answer, context.rule(row), error)
+        context.reply(reply_to, request.response_type, context.cite(row), error)
 
     return answer
 
 
-# A JoinGroup or SyncGroup that is too large for the log. Rows J9, S11. S10 is the classic protocol's.
+def refuse_leave_with(row: str) -> Handler:
+    """Return a handler that answers a LeaveGroup with UNKNOWN_MEMBER_ID for each of its members."""
+
+    def refuse(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
+        error = ErrorCode.UNKNOWN_MEMBER_ID
+        members = [
+            LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving in request.members
+        ]
+        context.reply(reply_to, LeaveGroupResponse, context.cite(row), members=members)
+
+    return refuse
 
 
-FAILED = ErrorCode.UNKNOWN_SERVER_ERROR
+# A JoinGroup or SyncGroup that is too large for the log. The log has an OversizedRequest in its place. Rows
+# J9, S11.
+
+
+OVERSIZED_ERROR = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def refuse_oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
-    """Refuse a request that is too large for the log. The classic protocol, whose groups need the assignment
-    of a SyncGroup, has its own handler.
+    """Refuse a request that is too large for the log. The classic protocol has its own handler, because its
+    groups need the assignment that a SyncGroup carries.
     """
     if request.kind == "JoinGroup":
-        refuse_join(context, context.rule("J9"), request, reply_to)
+        refuse_join(context, context.cite("J9"), request, reply_to)
     else:
-        context.reply(reply_to, OversizedRequestResponse, context.rule("S11"), FAILED)
+        context.reply(reply_to, OversizedRequestResponse, context.cite("S11"), OVERSIZED_ERROR)
 
 
 def refuse_join(context: StepContext, row: RuleId, request: OversizedRequest, reply_to: ReplyTo) -> None:
@@ -98,15 +117,15 @@ def refuse_join(context: StepContext, row: RuleId, request: OversizedRequest, re
     context.record(
         row,
         EntryType.JOIN_REFUSED,
-        reason_of(request),
+        oversize_reason(request),
         member_id=request.member_id or None,
         client_id=request.client_id,
     )
-    context.reply(reply_to, OversizedRequestResponse, row, FAILED)
+    context.reply(reply_to, OversizedRequestResponse, row, OVERSIZED_ERROR)
 
 
-def reason_of(request: OversizedRequest) -> str:
-    """Return the reason for the history, with the size and its limit."""
+def oversize_reason(request: OversizedRequest) -> str:
+    """Return the reason of a refusal for the history, with the size and its limit."""
     return (
         f"a {request.kind} of {request.size_bytes} bytes is too large: "
         f"the limit of the requests topic is {request.max_bytes}"
@@ -114,7 +133,7 @@ def reason_of(request: OversizedRequest) -> str:
 
 
 def common_fields(group: KafkaGroup) -> dict[str, Any]:
-    """Return the fields that groups of all protocols have."""
+    """Return the fields of a group's view (`GroupSnapshot`) that groups of all protocols have."""
     return {
         "group_id": group.group_id,
         "incarnation": group.incarnation,
@@ -142,12 +161,13 @@ def topic_snapshots(topics: Mapping[str, Topic | None]) -> dict[str, TopicSnapsh
 G = TypeVar("G", bound=KafkaGroup)
 
 Before = tuple[str, bool]
-"""The state of a group before a step, and True if its members were still moving to their targets."""
+"""The state of a group before a step, and True if its members were still moving to their assignments."""
 
 
 Renewal = Callable[[Any, Any, str, int, CoordinatorConfig], Effects | None]
-"""It takes the group, the request, the request's id, the time in ms and the configuration. It returns the
-effects of the general step, or changes nothing and returns None.
+"""A faster function for one frequent request. It takes the group, the request, the request's id, the time in
+ms and the configuration. It returns the effects that the general step would have, or changes nothing and
+returns None.
 """
 
 
@@ -157,30 +177,36 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     Commits and fetches of offsets differ between protocols only in who may send them, so a protocol has
     checks for these requests instead of handlers.
+
+    A request is parked if a later step answers it. A group is quarantined after the handling of a deadline
+    raised an exception: its deadlines do not fire until an operator releases it.
     """
 
     group_type = GroupType.KAFKA
     group_class: ClassVar[type[Any]]
     handlers: ClassVar[Handlers]
+    """Handlers of requests to a group of this protocol, besides the common ones of `all_handlers`."""
     without_own_group: ClassVar[Handlers] = {}
-    """Handlers of this protocol's own requests to a group id without a group, or with a group of another
-    protocol. The `handlers` of that other protocol come first.
+    """Handlers of this protocol's own requests to a group id without a group, or to a group of another
+    protocol whose `handlers` do not have the request.
     """
     renewals: ClassVar[Mapping[type, Renewal]] = {}
-    """Faster functions for frequent requests that change nothing but the session and offsets of a member."""
+    """Faster functions for frequent requests that only renew a member's session or store its offsets."""
     unanswered_handlers: ClassVar[Handlers] = {}
     """Handlers of reports of the coordinator's own service, which get no answer. They take the context, the
     group and the report.
     """
     checks_group_id: ClassVar[Sequence[type]] = ()
-    """This protocol's own requests that themselves check for an empty group id."""
+    """Requests of this protocol that are handled even with an empty group id, because the handler checks it.
+    """
     settings: ClassVar[Sequence[GroupSetting]] = ()
     """The settings that a group can have, by AlterConfigs of the resource GROUP."""
     breaks_ties_by_member = True
-    """True if the member id decides which of two equal deadlines fires first, not the order of `timers`."""
+    """True if the member id decides which of two equal deadlines fires first, not the order of members."""
+    refusal_effects = staticmethod(unchanged)
 
     def all_handlers(self) -> dict[type, Handler]:
-        """Return `handlers`, and the common handlers of requests that it does not contain."""
+        """Return `handlers`, and common handlers for requests that `handlers` does not contain."""
         return {
             OffsetCommit: self.commit,
             TxnOffsetCommit: self.txn_commit,
@@ -199,55 +225,75 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def take_over(self, context: StepContext, group: G, outage: Outage) -> None:
-        """Handle the end of an outage. The group is not quarantined."""
+        """Handle the end of an outage, for which no deadline of the group has fired. This is not called for a
+        quarantined group.
+        """
 
     @abstractmethod
     def release(self, context: StepContext, group: G) -> int | None:
         """Resume the deadlines of a group whose quarantine has ended. Return the time in ms of a deadline of
-        the whole group, if any.
+        the whole group for the history, or None if no such deadline is armed.
         """
 
     @abstractmethod
-    def timers(self, group: G) -> Iterator[Timer]:
-        """Return the armed timers of the group and its members, without retention."""
+    def member_timers(self, member: Any) -> Iterator[Timer]:
+        """Return the armed timers of a member."""
 
-    @abstractmethod
-    def timers_of(self, group: G, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Return the armed timers of the member, or of the group, without visiting all members. Timers of
-        other kinds may be among them.
+    def group_timers(self, group: G) -> Iterator[Timer]:
+        """Return the armed timers that belong to no member, except the timer of retention."""
+        return iter(())
+
+    def timers_of(self, group: G, member_id: str) -> Iterator[Timer]:
+        """Return the armed timers of the member. If the id is empty, return those of the group, without
+        that of its retention.
         """
+        if not member_id:
+            return self.group_timers(group)
+        member = group.members.get(member_id)
+        return iter(()) if member is None else self.member_timers(member)
 
     def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
         return min((at_ms for at_ms, _, _ in self._armed_timers(group)), default=None)
 
     def due_deadlines(self, group: G, until_ms: int, config: CoordinatorConfig) -> list[DeadlineReached]:
-        due = [DeadlineReached(*timer) for timer in self._armed_timers(group) if timer[0] <= until_ms]
+        due = [
+            DeadlineReached(at_ms, kind, member_id)
+            for at_ms, kind, member_id in self._armed_timers(group)
+            if at_ms <= until_ms
+        ]
         by_member = self.breaks_ties_by_member
         return sorted(due, key=lambda d: (d.deadline_ms, RANK[d.kind], d.member_id if by_member else ""))
 
     def is_armed(self, group: G, deadline: DeadlineReached, config: CoordinatorConfig) -> bool:
         if group.quarantined is not None:
             return False
-        kind = deadline.kind
-        if kind is TimerKind.RETENTION:
+        if deadline.kind is TimerKind.RETENTION:
             return group.retention_deadline_ms == deadline.deadline_ms
-        timers = self.timers_of(group, kind, deadline.member_id)
-        return next((at_ms for at_ms, of, _ in timers if of is kind), None) == deadline.deadline_ms
+        timer = deadline.deadline_ms, deadline.kind, deadline.member_id
+        return timer in self.timers_of(group, deadline.member_id)
 
     def _armed_timers(self, group: G) -> Iterator[Timer]:
+        """Yield the timers that can fire: none if the group is quarantined, else those of all members, of the
+        group, and of retention.
+        """
         if group.quarantined is not None:
             return
-        yield from self.timers(group)
+        for member in group.members.values():
+            yield from self.member_timers(member)
+        yield from self.group_timers(group)
         if group.retention_deadline_ms is not None:
             yield group.retention_deadline_ms, TimerKind.RETENTION, ""
 
     @abstractmethod
     def shift_deadlines(self, context: StepContext, group: G, by_ms: int) -> None:
-        """Restart the sessions, and shift the other deadlines by `by_ms`, for which time stood still."""
+        """Restart the sessions, and delay the other deadlines by `by_ms`, the time during which they stood
+        still.
+        """
 
     def answer_parked(self, context: StepContext, group: G, row: RuleId) -> None:
-        """Answer every parked request with an error, because the group's deadlines stop. A protocol that
-        answers each request at once has no parked requests.
+        """Answer every parked request with an error, because the quarantined group fires no more deadlines.
+
+        The default does nothing: it is for protocols that answer each request at once.
         """
 
     # Settings.
@@ -261,41 +307,37 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     # The end of a step.
 
     def before(self, group: G) -> Before:
-        """Return the state before a step, for `settle` to compare."""
+        """Return the state before a step, which `record_outcome` compares with the state after it."""
         return group.state, False
 
-    def settle(self, context: StepContext, group: G, before: Before) -> None:
-        """Record the outcome of a step for the group. `before` is the result of `before()` under the protocol
-        that the group had then.
+    def record_outcome(self, context: StepContext, group: G, before: Before) -> None:
+        """Record how the step has changed the group's state. `before` is the result of `before()` at the
+        start of the step, when the group may have had another protocol.
         """
 
     # Who may commit and fetch offsets.
 
     @abstractmethod
-    def check_commit(self, context: StepContext, group: G, request: OffsetCommit) -> RuleAndError: ...
+    def check_commit(self, context: StepContext, group: G, request: OffsetCommit) -> RuleAndError:
+        """Return the row and the error for the sender of the request, NONE if it may commit."""
+        ...
 
     @abstractmethod
-    def check_txn_commit(self, context: StepContext, group: G, request: TxnOffsetCommit) -> RuleAndError: ...
+    def check_txn_commit(self, context: StepContext, group: G, request: TxnOffsetCommit) -> RuleAndError:
+        """Return the row and the error for the sender of the request, NONE if it may commit."""
+        ...
 
     def check_fetch(self, context: StepContext, group: G, request: OffsetFetch) -> RuleAndError | None:
-        """Return the row and the error that refuse the request, or None."""
+        """Return the row and the error that refuse the request, or None if the sender may fetch offsets."""
         return None
 
     def commit(self, context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> None:
-        commit(
-            context,
-            request,
-            reply_to,
-            self.check_commit(context, context.group_of(self.group_class), request),
-        )
+        verdict = self.check_commit(context, context.group_of(self.group_class), request)
+        commit(context, request, reply_to, verdict)
 
     def txn_commit(self, context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo) -> None:
-        txn_commit(
-            context,
-            request,
-            reply_to,
-            self.check_txn_commit(context, context.group_of(self.group_class), request),
-        )
+        verdict = self.check_txn_commit(context, context.group_of(self.group_class), request)
+        txn_commit(context, request, reply_to, verdict)
 
     def fetch(self, context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
         refusal = self.check_fetch(context, context.group_of(self.group_class), request)
@@ -308,6 +350,3 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def view(self, group: G) -> GroupSnapshot: ...
-
-    def refused(self, group: G, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
-        return unchanged(group, answers)

@@ -1,5 +1,7 @@
 """Kafka's protocols by the type of their groups, requests to a group id that has no group, the requests
 about the settings of a group, and `step`.
+
+A row, such as S1, is a rule of docs/rules.md. `context.cite` records that a row was applied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,7 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     UNANSWERED,
     AlterGroupConfigs,
-    AnyAnswered,
+    AnyAnsweredRequest,
     AnyRequest,
     DeleteGroup,
     DescribeGroup,
@@ -40,14 +42,13 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.kafka.snapshot import ConfigsView, GroupSnapshot
 from kafka_why.contract.messages import (
     ErrorCode,
-    ErrorResponse,
     GroupType,
     ReleaseGroup,
     ReleaseGroupResponse,
     SettingValue,
 )
 from state.config import (
-    KEPT_SETTINGS,
+    STORED_ONLY_SETTINGS,
     ConfigError,
     CoordinatorConfig,
     ReadSetting,
@@ -67,7 +68,7 @@ from state.kafka.consumer.protocol import CONSUMER
 from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext, deciding_rule, unchanged
 from state.kafka.group import ConfigsOnly, DeadlineReached, TimerKind
 from state.kafka.modern import RequestRefused, answer_refused
-from state.kafka.offsets import answer_fetch, arm_retention, retention_pass, topic_metadata
+from state.kafka.offsets import arm_retention, fetch_nothing, retention_pass, topic_metadata
 from state.kafka.protocol import Before, KafkaProtocol, answer_with, refuse_oversized
 from state.kafka.share.protocol import SHARE
 from state.kafka.streams.protocol import STREAMS
@@ -84,14 +85,17 @@ FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # of OffsetCommit (KIP-848)
 
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
+    """Refuse a SyncGroup to a group id without a group."""
     refusal = validate_sync_protocol(context, request)
-    refusal = refusal or (context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID)
+    if refusal is None:
+        refusal = context.cite("S1"), ErrorCode.UNKNOWN_MEMBER_ID
     context.reply(reply_to, SyncGroupResponse, *refusal)
 
 
 def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
+    """Answer a LeaveGroup to a group id without a group: each of its members is unknown."""
     error = ErrorCode.UNKNOWN_MEMBER_ID
-    verdicts = [(context.rule("L1"), error) for _ in request.members]
+    verdicts = [(context.cite("L1"), error) for _ in request.members]
     members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving in request.members]
     context.reply(reply_to, LeaveGroupResponse, deciding_rule(verdicts), members=members)
 
@@ -101,28 +105,24 @@ def _commit(
     request: OffsetCommit | TxnOffsetCommit,
     reply_to: ReplyTo,
     *,
-    rows: tuple[str, str],
-    knows_error_from: int,
+    member_row: str,
+    no_member_row: str,
+    first_version_with_error: int,
     commit: Handler,
 ) -> None:
     """Handle a commit to a group id without a group.
 
-    `rows` are those of a commit by a member and without one. Versions below `knows_error_from` do not know
-    the error of a missing group.
+    A commit by a member, which has a generation, is refused by the row `member_row`. A commit by no member
+    creates a classic group by the row `no_member_row`, and `commit` then handles it. The first version of the
+    request in which clients know the error GROUP_ID_NOT_FOUND is `first_version_with_error`.
     """
-    of_member, of_no_member = rows
     if request.generation_id >= 0:
-        knows_error = request.api_version >= knows_error_from
-        error = ErrorCode.GROUP_ID_NOT_FOUND if knows_error else ErrorCode.ILLEGAL_GENERATION
-        return context.reply(reply_to, request.answer, context.rule(of_member), error)
+        client_knows_error = request.api_version >= first_version_with_error
+        error = ErrorCode.GROUP_ID_NOT_FOUND if client_knows_error else ErrorCode.ILLEGAL_GENERATION
+        return context.reply(reply_to, request.response_type, context.cite(member_row), error)
     reason = f"first {type(request).__name__} for this group id, by no member"
-    context.create_group(ClassicGroup, context.rule(of_no_member), reason)
+    context.create_group(ClassicGroup, context.cite(no_member_row), reason)
     return commit(context, request, reply_to)
-
-
-def fetch_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Answer a fetch from a group id without a group. This is not an error and creates no group."""
-    answer_fetch(context, request, reply_to, {}, {}, context.rule("Q1"))
 
 
 HANDLERS_WITHOUT_GROUP: Mapping[type, Handler] = {
@@ -133,17 +133,19 @@ HANDLERS_WITHOUT_GROUP: Mapping[type, Handler] = {
     LeaveGroup: leave,
     OffsetCommit: partial(
         _commit,
-        rows=("O1", "O2"),
-        knows_error_from=FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND,
+        member_row="O1",
+        no_member_row="O2",
+        first_version_with_error=FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND,
         commit=CLASSIC.commit,
     ),
     TxnOffsetCommit: partial(
         _commit,
-        rows=("TO2", "TO3"),
-        knows_error_from=FIRST_VERSION_WITH_ERRORS_OF_GROUPS,
+        member_row="TO2",
+        no_member_row="TO3",
+        first_version_with_error=FIRST_VERSION_WITH_ERRORS_OF_GROUPS,
         commit=CLASSIC.txn_commit,
     ),
-    OffsetFetch: fetch_offsets,
+    OffsetFetch: partial(fetch_nothing, row="Q1"),  # not an error, and creates no group
     OffsetDelete: answer_with("D1", ErrorCode.GROUP_ID_NOT_FOUND),
     DescribeGroup: answer_with("V1"),
     DeleteGroup: answer_with("K1", ErrorCode.GROUP_ID_NOT_FOUND),
@@ -156,19 +158,19 @@ SETTINGS = sorted(
     (setting for protocol in PROTOCOLS for setting in protocol.settings), key=lambda setting: setting.name
 )
 """The settings of groups that have an effect, by name."""
-GROUP_CONFIG_NAMES = sorted([s.name for s in SETTINGS] + [s.name for s in KEPT_SETTINGS])
+GROUP_CONFIG_NAMES = sorted([s.name for s in SETTINGS] + [s.name for s in STORED_ONLY_SETTINGS])
 """All settings that a group can have, without Kafka's internal ones."""
 
-_OF_GROUP: dict[type, KafkaProtocol[Any]] = {protocol.group_class: protocol for protocol in PROTOCOLS}
+_PROTOCOL_OF: dict[type, KafkaProtocol[Any]] = {protocol.group_class: protocol for protocol in PROTOCOLS}
 
 
 def protocol_of(group: KafkaGroup) -> KafkaProtocol[Any]:
     """Return the protocol of the group."""
-    return _OF_GROUP[type(group)]
+    return _PROTOCOL_OF[type(group)]
 
 
 def view_of(group: KafkaGroup) -> GroupSnapshot:
-    """Return a copy of the group for readers."""
+    """Return a copy of the group for readers of the groups topic."""
     return protocol_of(group).view(group)
 
 
@@ -178,14 +180,14 @@ def bounds_of(config: CoordinatorConfig) -> dict[str, SettingBounds]:
 
 
 def handlers() -> dict[type, Mapping[type, Handler]]:
-    """Return all handlers by the type of the group (the type of None without a group), and then by the
-    type of the request.
+    """Return all handlers by the type of the group, which is NoneType for a group id without a group, and
+    then by the type of the request.
     """
     without_own_group = {
-        request: h for protocol in PROTOCOLS for request, h in protocol.without_own_group.items()
+        request: handler for protocol in PROTOCOLS for request, handler in protocol.without_own_group.items()
     }
-    tables = {protocol.group_class: without_own_group | protocol.all_handlers() for protocol in PROTOCOLS}
-    return {type(None): {**without_own_group, **HANDLERS_WITHOUT_GROUP}, **tables}
+    of_groups = {protocol.group_class: without_own_group | protocol.all_handlers() for protocol in PROTOCOLS}
+    return {type(None): {**without_own_group, **HANDLERS_WITHOUT_GROUP}, **of_groups}
 
 
 # The settings of a group by request: DescribeConfigs and IncrementalAlterConfigs of the resource GROUP.
@@ -195,38 +197,34 @@ def handlers() -> dict[type, Mapping[type, Handler]]:
 
 
 class ConfigsKind(StoredKind[ConfigsOnly, DeadlineReached]):
+    """The settings of a group id that has no group. They have no deadlines."""
+
     group_type = GroupType.KAFKA
     group_class = ConfigsOnly
-
-    def next_deadline_ms(self, group: ConfigsOnly, config: CoordinatorConfig) -> None:
-        return None
+    refusal_effects = staticmethod(unchanged)
 
     def due_deadlines(
         self, group: ConfigsOnly, until_ms: int, config: CoordinatorConfig
     ) -> Sequence[DeadlineReached]:
         return ()
 
-    def is_armed(self, group: ConfigsOnly, deadline: DeadlineReached, config: CoordinatorConfig) -> bool:
-        return False
-
     def view(self, group: ConfigsOnly) -> ConfigsView:
         return ConfigsView(group.group_id, group.incarnation, group.seq, group.clock_ms, group.configs)
-
-    def refused(self, group: ConfigsOnly, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
-        return unchanged(group, answers)
 
 
 CONFIGS_ONLY = ConfigsKind()
 
 
-_BY_NAME = {setting.name: setting for setting in (*SETTINGS, *INTERNAL_SETTINGS)}
-_KEPT_BY_NAME = {setting.name: setting for setting in KEPT_SETTINGS}
+_SETTING_BY_NAME = {setting.name: setting for setting in (*SETTINGS, *INTERNAL_SETTINGS)}
+_STORED_ONLY_BY_NAME = {setting.name: setting for setting in STORED_ONLY_SETTINGS}
 
 
 def describe_configs(context: StepContext, request: DescribeGroupConfigs, reply_to: ReplyTo) -> None:
-    """Answer with each setting's value in force. The group need not exist."""
-    configs = _of_coordinator(context.config) if request.of_coordinator else _of_group(context)
-    context.reply(reply_to, DescribeGroupConfigsResponse, context.rule("CF25"), configs=configs)
+    """Answer with the value in force of each setting of the group, which need not exist. The request may ask
+    for the coordinator's settings instead.
+    """
+    configs = _coordinator_values(context.config) if request.of_coordinator else _group_values(context)
+    context.reply(reply_to, DescribeGroupConfigsResponse, context.cite("CF25"), configs=configs)
 
 
 def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: ReplyTo) -> None:
@@ -235,79 +233,88 @@ def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: Re
     No epoch changes, because values are read where they are used (row CF22).
     """
     try:
-        configs = _altered(context, request)
+        configs = _altered_configs(context, request)
     except RequestRefused as refused:
         return answer_refused(context, request, reply_to, refused)
-    row = context.rule("CF22")
+    row = context.cite("CF22")
     if configs != context.configs and not request.validate_only:
         context.set_configs(configs)
         if context.has_group:
-            shown = ", ".join(f"{name}={value}" for name, value in configs.items()) or "none"
-            context.record(row, EntryType.CONFIGS_CHANGED, f"the group's own settings: {shown}")
+            values = ", ".join(f"{name}={value}" for name, value in configs.items()) or "none"
+            context.record(row, EntryType.CONFIGS_CHANGED, f"the group's own settings: {values}")
     return context.reply(reply_to, AlterGroupConfigsResponse, row)
 
 
-def _of_group(context: StepContext) -> list[GroupConfigValue]:
+def _group_values(context: StepContext) -> list[GroupConfigValue]:
+    """Return each setting's value in force for the group. A setting that the group itself has also shows the
+    value that would apply without it.
+    """
     own = context.configs
     in_force, without_own = _values(own, context.config), _values({}, context.config)
     return [
-        GroupConfigValue(name, in_force[name], name not in own, without_own[name] if name in own else None)
+        GroupConfigValue(name, in_force[name], is_default=False, without_own=without_own[name])
+        if name in own
+        else GroupConfigValue(name, in_force[name], is_default=True)
         for name in GROUP_CONFIG_NAMES
     ]
 
 
 def _values(own: Mapping[str, SettingValue], config: CoordinatorConfig) -> dict[str, str]:
     """Return the text of each setting of a group. `own` are the settings that the group itself has."""
-    kept = {setting.name: own.get(setting.name, setting.default_of(config)) for setting in KEPT_SETTINGS}
-    return {name: str(value) for name, value in (kept | values_in_force(SETTINGS, own, config)).items()}
+    stored_only = {s.name: own.get(s.name, s.default_of(config)) for s in STORED_ONLY_SETTINGS}
+    in_force = values_in_force(SETTINGS, own, config)
+    return {name: str(value) for name, value in (stored_only | in_force).items()}
 
 
-def _of_coordinator(config: CoordinatorConfig) -> list[GroupConfigValue]:
+def _coordinator_values(config: CoordinatorConfig) -> list[GroupConfigValue]:
+    """Return the value of each of the coordinator's settings."""
     defaults = CoordinatorConfig().settings()
     return [
-        GroupConfigValue(name, str(value), value == defaults[name])
+        GroupConfigValue(name, str(value), is_default=value == defaults[name])
         for name, value in sorted(config.settings().items())
     ]
 
 
-def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, SettingValue]:
-    """Return the group's own settings after the request, sorted."""
+def _altered_configs(context: StepContext, request: AlterGroupConfigs) -> dict[str, SettingValue]:
+    """Return the group's own settings after the request, sorted. A value of None removes a setting. Raise
+    RequestRefused if the request names an unknown setting or has an invalid value.
+    """
     configs = dict(context.configs)
-    for name, given in sorted(request.configs.items()):
-        if name not in _BY_NAME and name not in _KEPT_BY_NAME:
-            known = ", ".join(GROUP_CONFIG_NAMES)
+    for name, requested_value in sorted(request.configs.items()):
+        if name not in _SETTING_BY_NAME and name not in _STORED_ONLY_BY_NAME:
             raise RequestRefused(
-                context.rule("CF24"),
+                context.cite("CF24"),
                 ErrorCode.INVALID_CONFIG,
-                f"Unknown group config name: {name}; known are: {known}",
+                f"Unknown group config name: {name}; known are: {', '.join(GROUP_CONFIG_NAMES)}",
             )
-        if given is None:
+        if requested_value is None:
             configs.pop(name, None)
             continue
-        row, read = _reader(context.config, name)
+        row, parse = _row_and_parser(context.config, name)
         try:
-            configs[name] = read(name, given)
+            configs[name] = parse(name, requested_value)
         except ConfigError as error:
-            raise RequestRefused(context.rule(row), ErrorCode.INVALID_CONFIG, str(error)) from error
-    _check_together(context, configs)
+            raise RequestRefused(context.cite(row), ErrorCode.INVALID_CONFIG, str(error)) from error
+    _check_for_conflict(context, configs)
     return dict(sorted(configs.items()))
 
 
-def _reader(config: CoordinatorConfig, name: str) -> tuple[str, ReadSetting]:
+def _row_and_parser(config: CoordinatorConfig, name: str) -> tuple[str, ReadSetting]:
     """Return the row that refuses an invalid value of this setting, and the function that parses a value."""
-    if name in _KEPT_BY_NAME:
-        return "CF26", _KEPT_BY_NAME[name].read
-    setting = _BY_NAME[name]
+    if name in _STORED_ONLY_BY_NAME:
+        return "CF26", _STORED_ONLY_BY_NAME[name].read
+    setting = _SETTING_BY_NAME[name]
     bounds = setting.bounds(config)
     return setting.row, partial(whole_number, at_least=bounds.at_least, at_most=bounds.at_most)
 
 
-def _check_together(context: StepContext, configs: Mapping[str, SettingValue]) -> None:
+def _check_for_conflict(context: StepContext, configs: Mapping[str, SettingValue]) -> None:
+    """Raise RequestRefused if a group's own settings `configs` contradict each other."""
     for protocol in PROTOCOLS:
-        conflict = protocol.conflict_of(values_in_force(protocol.settings, configs, context.config))
-        if conflict is not None:
+        values = values_in_force(protocol.settings, configs, context.config)
+        if (conflict := protocol.conflict_of(values)) is not None:
             row, message = conflict
-            raise RequestRefused(context.rule(row), ErrorCode.INVALID_CONFIG, message)
+            raise RequestRefused(context.cite(row), ErrorCode.INVALID_CONFIG, message)
 
 
 # The entry of Kafka's side: `step` applies one event to one group.
@@ -321,8 +328,8 @@ KafkaEvent = (
     | Quarantine[DeadlineReached | Outage]
 )
 
-# Error texts that do not depend on the request.
-_REFUSALS = {
+# The texts of the errors by which `refuse` answers any request.
+_ERROR_MESSAGES = {
     ErrorCode.INVALID_GROUP_ID: "The group id is invalid.",
     ErrorCode.UNKNOWN_SERVER_ERROR: "The coordinator failed at this request, and nothing has changed.",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The group is quarantined after a failure of the coordinator.",
@@ -334,7 +341,7 @@ RENEWALS = {
     for protocol in PROTOCOLS
     for request, renewal in protocol.renewals.items()
 }
-"""By the type of the group and of the request."""
+"""The faster functions of all protocols, by the type of the group and of the request."""
 
 
 def step(
@@ -344,72 +351,67 @@ def step(
     now_ms: int,
     config: CoordinatorConfig,
 ) -> Effects:
-    """Apply one event to a group at a time, and return the effects.
+    """Apply one event to a group at the time `now_ms`, which is never before the group's clock. Return the
+    effects.
 
     `stored` is the group, or the settings of a group that does not exist, or None. It is changed in place,
-    and the effects hold the new one. `now_ms` is never before the group's clock. No client request raises:
-    errors are answers. The caller fires deadlines in time order (`state.timeline`).
+    and the effects hold the object to store after the step. No client request raises: errors are answers.
+    The caller fires deadlines in time order (`state.timeline`).
     """
-    group, kept = (None, stored) if isinstance(stored, ConfigsOnly) else (stored, None)
-    context = StepContext(group, group_id, cause_of(event), now_ms, config, kept=kept)
+    configs_only = stored if isinstance(stored, ConfigsOnly) else None
+    group = None if isinstance(stored, ConfigsOnly) else stored
+    context = StepContext(group, group_id, cause_of(event), now_ms, config, configs_only=configs_only)
     before: Before = ("Empty", False)
     if group is not None:
         assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
-        protocol = _OF_GROUP[type(group)]
+        protocol = _PROTOCOL_OF[type(group)]
         before = protocol.before(group)
-        context.noted_state = before[0]
+        context.next_from_state, _ = before
+        # A quarantined group fires no deadlines, so its deadlines move along with its clock.
         if group.quarantined is not None:
             protocol.shift_deadlines(context, group, now_ms - group.clock_ms)
-        group.clock_ms = now_ms
-    if kept is not None:
-        kept.clock_ms = now_ms
+    if stored is not None:
+        stored.clock_ms = now_ms
     match event:
         case Received():
-            _received(context, event)
+            _handle_request(context, event)
         case DeadlineReached():
             _deadline_reached(context, event)
         case Outage() if context.has_group:
             _take_over(context, event)
         case Failed():
-            refuse(context, event, context.rule("F1"), ErrorCode.UNKNOWN_SERVER_ERROR)
+            refuse(context, event, context.cite("F1"), ErrorCode.UNKNOWN_SERVER_ERROR)
         case Quarantine() if context.has_group:
             _quarantine(context, event)
     group = context.group_or_none
     if group is not None:
-        _OF_GROUP[type(group)].settle(context, group, before)
+        _PROTOCOL_OF[type(group)].record_outcome(context, group, before)
         arm_retention(context, group)
     return context.effects()
 
 
-def _received(context: StepContext, event: Received[AnyRequest]) -> None:
+def _handle_request(context: StepContext, event: Received[AnyRequest]) -> None:
+    """Pass the request to its handler. Refuse it if its group id is empty or its group is quarantined."""
     request = event.request
-    kind = type(request)
+    request_type = type(request)
     if not isinstance(request, UNANSWERED):
         context.principal = request.principal
-    if not request.group_id and kind not in _CHECK_GROUP_ID:
-        return refuse(context, event, context.rule("P1"), ErrorCode.INVALID_GROUP_ID)
+    if not request.group_id and request_type not in _ACCEPT_EMPTY_GROUP_ID:
+        return refuse(context, event, context.cite("P1"), ErrorCode.INVALID_GROUP_ID)
     group = context.group_or_none
     if group is not None:
         if event.late_by_ms:
-            _note_late(context, event.late_by_ms)
-        if group.quarantined is not None and kind is not ReleaseGroup:
-            return refuse(context, event, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            reason = "a request follows a fired deadline in the log; it is applied at the group's clock"
+            context.record(context.cite("F3"), EntryType.APPLIED_LATE, reason, late_by_ms=event.late_by_ms)
+        if group.quarantined is not None and request_type is not ReleaseGroup:
+            return refuse(context, event, context.cite("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if isinstance(request, UNANSWERED):
         return _handle_unanswered(context, request)
-    return HANDLERS[type(group)][kind](context, request, _reply_to(request, event.request_id))
+    return HANDLERS[type(group)][request_type](context, request, _reply_to(request, event.request_id))
 
 
-def _reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
+def _reply_to(request: AnyAnsweredRequest, request_id: str) -> ReplyTo:
     return ReplyTo(request.reply_partition, request.correlation_id, request_id)
-
-
-def _note_late(context: StepContext, late_by_ms: int) -> None:
-    context.record(
-        context.rule("F3"),
-        EntryType.APPLIED_LATE,
-        "a request follows a fired deadline in the log; it is applied at the group's clock",
-        late_by_ms=late_by_ms,
-    )
 
 
 def _handle_unanswered(context: StepContext, request: Unanswered) -> None:
@@ -433,6 +435,9 @@ def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
 
 
 def _take_over(context: StepContext, outage: Outage) -> None:
+    """Handle the end of an outage. The deadlines of a quarantined group do not change: they are stopped
+    anyway.
+    """
     extend_ended_retention(context, outage.length_ms)
     if context.group.quarantined is None:
         protocol_of(context.group).take_over(context, context.group, outage)
@@ -446,22 +451,25 @@ def refuse(
     if isinstance(request, UNANSWERED):
         return
     fields = {"member_id": request.member_id} if isinstance(request, JoinGroup) else {}
-    response = request.answer
+    response = request.response_type
     if "error_message" in response.__struct_fields__:
-        fields["error_message"] = _REFUSALS[error]
+        fields["error_message"] = _ERROR_MESSAGES[error]
     context.reply(_reply_to(request, event.request_id), response, rule, error, **fields)
 
 
 def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage]) -> None:
-    row = context.rule("F2")
+    """Row F2: stop the deadlines of the group, because the handling of one raised an exception."""
+    row = context.cite("F2")
     context.group.quarantined = event.error
     context.record(row, EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")
     protocol_of(context.group).answer_parked(context, context.group, row)
 
 
 def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
-    """Release the group. Its deadlines are still ahead, because `step` moved them with the group's clock."""
-    row = context.rule("F4")
+    """End the group's quarantine. No deadline is overdue, because `step` moves them with the group's clock
+    during a quarantine.
+    """
+    row = context.cite("F4")
     if context.has_group and context.group.quarantined is not None:
         context.group.quarantined = None
         deadline_ms = protocol_of(context.group).release(context, context.group)
@@ -476,13 +484,17 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
 
 
 # For every group id, with or without a group.
-_OF_ALL: dict[type, Handler] = {
+_HANDLERS_OF_ALL_GROUPS: dict[type, Handler] = {
     TransactionMarker: transaction_marker,
     ReleaseGroup: release,
     OversizedRequest: refuse_oversized,
     DescribeGroupConfigs: describe_configs,
     AlterGroupConfigs: alter_configs,
 }
-HANDLERS = {group_type: {**_OF_ALL, **table} for group_type, table in handlers().items()}
-"""By the type of the group (NoneType without one), and by the type of the request."""
-_CHECK_GROUP_ID = {request for protocol in PROTOCOLS for request in protocol.checks_group_id}
+HANDLERS = {
+    group_class: {**_HANDLERS_OF_ALL_GROUPS, **own_handlers}
+    for group_class, own_handlers in handlers().items()
+}
+"""All handlers by the type of the group (NoneType without a group), and then by the type of the request."""
+_ACCEPT_EMPTY_GROUP_ID = {request for protocol in PROTOCOLS for request in protocol.checks_group_id}
+"""Requests whose handlers check the group id themselves."""

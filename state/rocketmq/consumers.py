@@ -1,5 +1,5 @@
-"""The consumers of a group: for each broker a table keyed by connection, and the notifications when it
-changes.
+"""The consumers of a group: for each broker a table of connections, and the notifications when it changes. A
+broadcasting group, in which every client reads all queues, needs no notifications.
 
 Source: ConsumerManager.java, ConsumerGroupInfo.java, ClientManageProcessor.java.
 """
@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.requests import (
     ConsumerListResponse,
-    ConsumeType,
     GetConsumerListByGroup,
     MessageModel,
     RegisterConsumer,
@@ -21,7 +20,7 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.rocketmq_group import filter_text, shown_subscriptions, subscription_text
 from kafka_why.wording import shortened
-from state.rocketmq.context import ConsumerGroupEvent, StepContext, about
+from state.rocketmq.context import StepContext, connection_details
 from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, channel_info
 
 MAX_NAMED = 10
@@ -31,18 +30,17 @@ MAX_NAMED = 10
 
 
 def heartbeat(context: StepContext, request: RegisterConsumer) -> None:
-    """Register the connection if the group has a configuration. The answer is the same without one.
+    """Handle the heartbeat of a consumer: register its connection, unless the broker has no configuration of
+    the group. The sender gets the same answer in both cases.
 
     A heartbeat of version 2 has a fingerprint other than 0. The answer's IS_SUB_CHANGE is then true if the
-    group's last heartbeat at this broker, from any client, had another fingerprint.
+    group's last heartbeat at this broker, from any client, had another fingerprint. For version 1 it is
+    always true.
     """
     is_v2 = request.heartbeat_fingerprint != 0
     table = context.group.consumers.get(request.broker) if context.has_group else None
-    last = None if table is None else table.heartbeat_fingerprint
-    is_sub_change = last not in (None, request.heartbeat_fingerprint) if is_v2 else True
-    is_pull = request.consume_type is ConsumeType.CONSUME_ACTIVELY
-    if is_pull and context.config.reject_pull_consumer_enable:
-        return context.reply(request, RegisterResponse, is_sub_change=not is_v2)
+    last_fingerprint = None if table is None else table.heartbeat_fingerprint
+    is_sub_change = not is_v2 or last_fingerprint not in (None, request.heartbeat_fingerprint)
     is_new = changed = False
     if request.group_config is not None:
         table = context.ensure_group().consumers.setdefault(request.broker, ConsumerGroupInfo())
@@ -60,81 +58,85 @@ def register_consumer(
 ) -> bool:
     """Handle a full heartbeat: register the connection and the group's topics. Return True if either changed.
 
-    A newer version of a known subscription is stored without a notification. A topic that the request does
-    not name is removed, so members with different topics undo each other's topics at every heartbeat, and all
-    connections are notified each time. The history records only when this begins and ends.
+    A newer version of a stored subscription is stored without a notification. A topic that the request does
+    not name is removed. So clients with different topics replace each other's topics at every heartbeat, and
+    all connections are notified each time. The history records only when such differences begin and end.
     """
-    own = sorted({subscription_text(sub.topic, filter_text(sub)) for sub in request.subscription_data_set})
-    known = table.channels.get(request.connection)
-    is_own_change = request.update_subscription and (known is None or known.subscriptions != own)
-    is_new = _update_channel(context, table, request, own if request.update_subscription else None)
-    if is_new:
-        topics = tuple(dict.fromkeys(sub.topic for sub in request.subscription_data_set))
-        context.call(
-            ConsumerGroupEvent.CLIENT_REGISTER,
-            connection=request.connection,
-            client_id=request.client_id,
-            topics=topics,
-        )
-    is_noted = is_new or is_own_change or not table.differing
+    own_subscriptions = sorted(
+        {subscription_text(sub.topic, filter_text(sub)) for sub in request.subscription_data_set}
+    )
+    client = table.channels.get(request.connection)
+    is_own_change = request.update_subscription and (
+        client is None or client.subscriptions != own_subscriptions
+    )
+    is_new = _update_channel(
+        context, table, request, own_subscriptions if request.update_subscription else None
+    )
+    # While clients have different topics, a change that only restores this client's topics has no entry.
+    is_recorded = is_new or is_own_change or not table.differing
     changes = _update_subscription(table, request) if request.update_subscription else []
-    if (changes and is_noted) or (is_own_change and not is_new):
-        _note_subscription(context, table, request, changes or own[:MAX_NAMED])
+    # If the group's topics do not change, the entry shows the client's own subscriptions.
+    if (changes and is_recorded) or (is_own_change and not is_new):
+        _record_subscription(context, table, request, changes or own_subscriptions[:MAX_NAMED])
     if is_own_change:
-        _note_differing(context, table, request.broker)
+        _record_differing_subscriptions(context, table, request.broker)
     if is_new or changes:
-        news = "connected" if is_new else "changed the group's topics"
-        reason = f"client {request.client_id} {news}" if is_noted else None
-        _change(context, table, request.broker, config, reason)
-    context.call(ConsumerGroupEvent.REGISTER)
+        action = "connected" if is_new else "changed the group's topics"
+        reason = f"client {request.client_id} {action}" if is_recorded else None
+        _notify_consumers(context, table, request.broker, config, reason)
     return is_new or bool(changes)
 
 
 def register_consumer_without_sub(
     context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, config: SubscriptionGroupConfig
 ) -> bool:
-    """Handle heartbeat V2's short form: register the connection and keep the topics. Return True if the
-    connection is new.
+    """Handle the short form of a V2 heartbeat, which has no subscriptions: register the connection and keep
+    the topics. Return True if the connection is new.
     """
-    is_new = _update_channel(context, table, request, None)
+    is_new = _update_channel(context, table, request, own_subscriptions=None)
     if is_new:
-        _change(context, table, request.broker, config, f"client {request.client_id} connected")
+        _notify_consumers(context, table, request.broker, config, f"client {request.client_id} connected")
     return is_new
 
 
 def _update_channel(
-    context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, own: list[str] | None
+    context: StepContext,
+    table: ConsumerGroupInfo,
+    request: RegisterConsumer,
+    own_subscriptions: list[str] | None,
 ) -> bool:
-    """Register the client of the connection. Return True if the connection is new.
+    """Register or renew the client of the connection. Return True if the connection is new.
 
-    `own` are the client's subscriptions, or None if the request does not have them.
+    `own_subscriptions` are the client's subscriptions, or None if the request does not have them.
     """
     table.message_model = request.message_model
     table.consume_type = request.consume_type
     table.consume_from_where = request.consume_from_where
-    known = table.channels.get(request.connection)
-    own = own if own is not None or known is None else known.subscriptions
+    client = table.channels.get(request.connection)
+    if own_subscriptions is None and client is not None:
+        own_subscriptions = client.subscriptions
     context.arm_scan(context.config.channel_expired_timeout_ms)
-    if known is not None and known.client_id == request.client_id:
-        known.last_update_ms, known.reply_partition = context.now_ms, request.reply_partition
-        known.subscriptions = own
+    if client is not None and client.client_id == request.client_id:
+        client.last_update_ms, client.reply_partition = context.now_ms, request.reply_partition
+        client.subscriptions = own_subscriptions
         return False
     info = table.channels[request.connection] = channel_info(request, context.now_ms)
-    info.subscriptions = own
-    subscriptions = None if own is None else {request.connection: own}
-    details = about(request.connection, info)
-    if known is None:
+    info.subscriptions = own_subscriptions
+    subscriptions = None if own_subscriptions is None else {request.connection: own_subscriptions}
+    details = connection_details(request.connection, info)
+    if client is None:
         reason = "first heartbeat on this connection"
         context.record(EntryType.CONSUMER_CONNECTED, reason, subscriptions=subscriptions, **details)
     else:
-        reason = f"the connection belonged to client {known.client_id}; no client is notified of this"
+        reason = f"the connection belonged to client {client.client_id}; no client is notified of this"
         context.record(EntryType.CLIENT_ID_REPLACED, reason, subscriptions=subscriptions, **details)
-        _note_if_duplicate_is_over(context, table, table.connections_of(known.client_id))
-    _note_if_duplicate(context, table, request)
-    return known is None
+        _record_end_of_duplicate(context, table, table.connections_of(client.client_id))
+    _record_duplicate(context, table, request)
+    return client is None
 
 
-def _note_if_duplicate(context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer) -> None:
+def _record_duplicate(context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer) -> None:
+    """Record that the client id has more than one connection, if it has."""
     connections = table.connections_of(request.client_id)
     if len(connections) == 1:
         return
@@ -154,18 +156,18 @@ def _note_if_duplicate(context: StepContext, table: ConsumerGroupInfo, request: 
         f"{', '.join(others)}. It is {len(connections)} times in the group's list of client ids. {harm}",
         connections=connections,
         message_model=request.message_model,
-        **about(request.connection, table.channels[request.connection]),
+        **connection_details(request.connection, table.channels[request.connection]),
     )
 
 
-def _note_if_duplicate_is_over(context: StepContext, table: ConsumerGroupInfo, left: list[str]) -> None:
-    """Record that a client id has one connection again, if `left` is its only one."""
-    if len(left) == 1:
-        info = table.channels[left[0]]
+def _record_end_of_duplicate(context: StepContext, table: ConsumerGroupInfo, remaining: list[str]) -> None:
+    """Record that a client id is no longer a duplicate, if only one of its connections remains."""
+    if len(remaining) == 1:
+        info = table.channels[remaining[0]]
         context.record(
             EntryType.DUPLICATE_CLIENT_ID_OVER,
-            f"client id {info.client_id} is on connection {left[0]} alone",
-            **about(left[0], info),
+            f"client id {info.client_id} is on connection {remaining[0]} alone",
+            **connection_details(remaining[0], info),
         )
 
 
@@ -174,7 +176,7 @@ def _update_subscription(table: ConsumerGroupInfo, request: RegisterConsumer) ->
 
     Return the changes: `+orders` for a topic that was added, `-orders` for one that was removed.
     """
-    wanted = {sub.topic for sub in request.subscription_data_set}
+    requested = {sub.topic for sub in request.subscription_data_set}
     added: list[str] = []
     for sub in request.subscription_data_set:
         if sub.topic not in table.subscriptions:
@@ -182,53 +184,60 @@ def _update_subscription(table: ConsumerGroupInfo, request: RegisterConsumer) ->
             table.subscriptions[sub.topic] = sub
         elif sub.sub_version > table.subscriptions[sub.topic].sub_version:
             table.subscriptions[sub.topic] = sub
-    removed = [topic for topic in table.subscriptions if topic not in wanted]
+    removed = [topic for topic in table.subscriptions if topic not in requested]
     for topic in removed:
         del table.subscriptions[topic]
     return [*(f"+{topic}" for topic in added), *(f"-{topic}" for topic in removed)]
 
 
-def _note_subscription(
+def _record_subscription(
     context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, changes: Sequence[str]
 ) -> None:
+    """Record the changes of the group's topics, or else the client's own subscriptions (`changes`)."""
     info = table.channels[request.connection]
     context.record(
         EntryType.SUBSCRIPTION_CHANGED,
         f"heartbeat of client {request.client_id}: {', '.join(changes)}",
         topics=list(table.subscriptions),
         subscriptions={request.connection: info.subscriptions or []},
-        **about(request.connection, info),
+        **connection_details(request.connection, info),
     )
 
 
-def _note_differing(context: StepContext, table: ConsumerGroupInfo, broker: str) -> None:
-    """Record the clients' different subscriptions if they are not those recorded last."""
-    found = table.different_subscriptions()
-    differing = [list(own) for own in found] if len(found) > 1 else []
+def _record_differing_subscriptions(context: StepContext, table: ConsumerGroupInfo, broker: str) -> None:
+    """Record how the clients' subscriptions differ, or that they are equal again, unless the last such entry
+    recorded the same.
+    """
+    connections_of = table.different_subscriptions()  # by the client's own subscriptions
+    differing = (
+        [list(own_subscriptions) for own_subscriptions in connections_of] if len(connections_of) > 1 else []
+    )
     if differing == table.differing:
         return
     table.differing = differing
     if not differing:
         reason = "all clients subscribe to the same again"
         return context.record(EntryType.SUBSCRIPTIONS_DIFFER_OVER, reason, broker=broker or None)
-    named = list(found.items())[:MAX_NAMED]
+    shown = list(connections_of.items())[:MAX_NAMED]
     reason = "; ".join(
-        _describe_subscribers(table, connections, shown_subscriptions(own, found))
-        for own, connections in named
+        _describe_subscribers(table, connections, shown_subscriptions(own_subscriptions, connections_of))
+        for own_subscriptions, connections in shown
     )
     context.record(
         EntryType.SUBSCRIPTIONS_DIFFER,
         f"{reason}: each heartbeat replaces the subscriptions of the others",
         broker=broker or None,
-        subscriptions={connections[0]: list(own) for own, connections in named},
+        subscriptions={connections[0]: list(own_subscriptions) for own_subscriptions, connections in shown},
     )
 
 
-def _describe_subscribers(table: ConsumerGroupInfo, connections: Sequence[str], own: Sequence[str]) -> str:
+def _describe_subscribers(
+    table: ConsumerGroupInfo, connections: Sequence[str], own_subscriptions: Sequence[str]
+) -> str:
     """Return `client A (10.0.0.5:1234) and 3 more: orders, users (a || b)`."""
     first = table.channels[connections[0]]
     others = f" and {len(connections) - 1} more" if len(connections) > 1 else ""
-    topics = shortened(own, MAX_NAMED) or "no topic"
+    topics = shortened(own_subscriptions, MAX_NAMED) or "no topic"
     return f"client {first.client_id} ({first.client_address or connections[0]}){others}: {topics}"
 
 
@@ -239,10 +248,11 @@ def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> No
     """Remove the connection and notify all others, even if the connection was not registered."""
     table = context.consumers_at(request.broker)
     if table is not None:
-        duplicates = table.duplicate_client_ids()
-        _unregister(context, table, request.connection, "unregistered", request.client_id, duplicates)
+        if request.connection in table.channels:
+            duplicates = table.duplicate_client_ids()
+            _remove_channel(context, table, request.connection, "unregistered", duplicates)
         config = request.group_config or SubscriptionGroupConfig()
-        _change(context, table, request.broker, config, f"client {request.client_id} unregistered")
+        _notify_consumers(context, table, request.broker, config, f"client {request.client_id} unregistered")
         _update_after_removal(context, table, request.broker)
     context.reply(request, UnregisterResponse)
 
@@ -250,29 +260,31 @@ def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> No
 def close_consumers(
     context: StepContext, is_closed: Callable[[str, ClientChannelInfo], bool], reason: str
 ) -> None:
-    """Remove closed connections and notify all others of their brokers.
+    """Remove the connections for which `is_closed` is true, and notify all other connections to the same
+    brokers.
 
-    They are notified even if the group's configuration turns notifications off. Broadcasting groups are
-    notified only with `enable_fast_channel_event_process`.
+    The group's configuration cannot turn these notifications off. A broadcasting group is notified only if
+    `enable_fast_channel_event_process` is True.
     """
     for broker, table in context.group.consumers.items():
         closed = [(c, info.client_id) for c, info in table.channels.items() if is_closed(c, info)]
         if not closed:
             continue
         duplicates = table.duplicate_client_ids()
-        for connection, client_id in closed:
-            _unregister(context, table, connection, reason, client_id, duplicates)
+        for connection, _ in closed:
+            _remove_channel(context, table, connection, reason, duplicates)
         is_broadcasting = table.message_model is MessageModel.BROADCASTING
         if context.config.enable_fast_channel_event_process or not is_broadcasting:
-            who = f"client {closed[0][1]}" if len(closed) == 1 else f"{len(closed)} clients"
-            context.change(table, broker, f"{who}: {reason}")
+            clients = f"client {closed[0][1]}" if len(closed) == 1 else f"{len(closed)} clients"
+            context.notify_consumer_ids_changed(table, broker, f"{clients}: {reason}")
         _update_after_removal(context, table, broker)
 
 
 def scan_consumers(context: StepContext) -> None:
     """Remove and close connections that were silent for too long.
 
-    As in RocketMQ, the other connections are not notified: they see the change at their own next rebalance.
+    As in RocketMQ, the other connections are not notified: they see the change at their
+    own next rebalance.
     """
     limit_ms = context.config.channel_expired_timeout_ms
     for broker, table in context.group.consumers.items():
@@ -281,37 +293,10 @@ def scan_consumers(context: StepContext) -> None:
             silent_ms = context.now_ms - info.last_update_ms
             if silent_ms <= limit_ms:
                 continue
-            context.call(
-                ConsumerGroupEvent.CLIENT_UNREGISTER,
-                connection=connection,
-                client_id=info.client_id,
-                topics=tuple(table.subscriptions),
-            )
             reason = f"silent for {silent_ms} ms, over {limit_ms}"
             context.close(connection, info, reason)
             _remove_channel(context, table, connection, f"{reason}; the others are not notified", duplicates)
         _update_after_removal(context, table, broker)
-
-
-def _unregister(
-    context: StepContext,
-    table: ConsumerGroupInfo,
-    connection: str,
-    reason: str,
-    named_client_id: str,
-    duplicates: dict[str, list[str]],
-) -> None:
-    """Remove a connection if it is registered, and call the listener with `named_client_id`."""
-    if connection in table.channels:
-        context.call(
-            ConsumerGroupEvent.CLIENT_UNREGISTER,
-            connection=connection,
-            client_id=named_client_id,
-            topics=tuple(table.subscriptions),
-        )
-        _remove_channel(context, table, connection, reason, duplicates)
-    if not table.channels:
-        context.call(ConsumerGroupEvent.UNREGISTER)
 
 
 def _remove_channel(
@@ -321,32 +306,36 @@ def _remove_channel(
     reason: str,
     duplicates: dict[str, list[str]],
 ) -> None:
-    """Remove a connection from the table and from its `duplicate_client_ids`."""
-    gone = table.channels.pop(connection)
-    context.record(EntryType.CONSUMER_REMOVED, reason, **about(connection, gone))
-    if (left := duplicates.get(gone.client_id)) is not None:
-        left.remove(connection)
-        _note_if_duplicate_is_over(context, table, left)
+    """Remove a connection from the table and from `duplicates`, which has the connections of each duplicate
+    client id.
+    """
+    info = table.channels.pop(connection)
+    context.record(EntryType.CONSUMER_REMOVED, reason, **connection_details(connection, info))
+    if (remaining := duplicates.get(info.client_id)) is not None:
+        remaining.remove(connection)
+        _record_end_of_duplicate(context, table, remaining)
 
 
 def _update_after_removal(context: StepContext, table: ConsumerGroupInfo, broker: str) -> None:
-    """Update the broker's table after connections were removed from it."""
+    """Update the subscriptions of the broker's table after connections were removed from it."""
     if table.differing:
-        _note_differing(context, table, broker)
+        _record_differing_subscriptions(context, table, broker)
     if not table.channels:
         table.forget_consumers()
 
 
-def _change(
+def _notify_consumers(
     context: StepContext,
     table: ConsumerGroupInfo,
     broker: str,
     config: SubscriptionGroupConfig,
     reason: str | None,
 ) -> None:
-    is_broadcasting = table.message_model is MessageModel.BROADCASTING
-    if config.notify_consumer_ids_changed_enable and not is_broadcasting:
-        context.change(table, broker, reason)
+    """Notify the broker's connections, unless the group's configuration turns that off or the group
+    broadcasts.
+    """
+    if config.notify_consumer_ids_changed_enable and table.message_model is not MessageModel.BROADCASTING:
+        context.notify_consumer_ids_changed(table, broker, reason)
 
 
 def consumer_list(context: StepContext, request: GetConsumerListByGroup) -> None:

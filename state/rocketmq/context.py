@@ -1,6 +1,7 @@
-"""The effects of a step, and its context: the group, the time, and the effects so far."""
+"""The effects of a step, which applies one event to one group, and the context of a step, in which handlers
+read the group and the time and add effects.
+"""
 
-from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct, field
@@ -8,7 +9,7 @@ from msgspec import Struct, field
 from kafka_why.contract.messages import RECORD_VERSION, ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
 from kafka_why.contract.rocketmq.requests import (
-    AnyAnswered,
+    AnyAnsweredRequest,
     AnyResponse,
     AnyToConnection,
     CloseConnection,
@@ -19,30 +20,6 @@ from state.protocol import BaseContext
 from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, RocketMqGroup, scan_after
 
 # The effects of a step, as data.
-
-
-class ConsumerGroupEvent(StrEnum):
-    """The events of RocketMQ's ConsumerIdsChangeListener. Source: ConsumerGroupEvent.java."""
-
-    CHANGE = "CHANGE"
-    UNREGISTER = "UNREGISTER"
-    REGISTER = "REGISTER"
-    CLIENT_REGISTER = "CLIENT_REGISTER"
-    CLIENT_UNREGISTER = "CLIENT_UNREGISTER"
-
-
-class ListenerCall(Struct, frozen=True, omit_defaults=True):
-    """One call of the listener, in RocketMQ's order. Fields that do not belong to the event are None.
-
-    CHANGE has the notified `connections`. CLIENT_REGISTER has the topics that the client requests,
-    CLIENT_UNREGISTER those of the group.
-    """
-
-    event: ConsumerGroupEvent
-    connections: tuple[str, ...] | None = None
-    connection: str | None = None
-    client_id: str | None = None
-    topics: tuple[str, ...] | None = None
 
 
 class Reply(Struct, frozen=True):
@@ -62,31 +39,18 @@ class Push(Struct, frozen=True):
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it (None if the group has no state left) and the messages.
 
-    `calls` are the calls of RocketMQ's own listener. `earliest_armed_ms` is the earliest scan that the step
-    armed, or None. The timeline uses it instead of searching the group.
+    `earliest_armed_ms` is the earliest scan that the step armed, or None. The timeline uses it instead of
+    searching the group.
     """
 
     group: RocketMqGroup | None
     replies: list[Reply] = []
-    calls: list[ListenerCall] = []
     pushes: list[Push] = []
     history: list[HistoryEntry] = []
     earliest_armed_ms: int | None = None
 
-    @property
-    def notified(self) -> list[str]:
-        """The connections that are notified of changed consumer ids."""
-        messages = [push.message for push in self.pushes]
-        return [m.connection for m in messages if isinstance(m, NotifyConsumerIdsChanged)]
 
-    @property
-    def closed(self) -> list[str]:
-        """The connections that are closed."""
-        messages = [push.message for push in self.pushes]
-        return [m.connection for m in messages if isinstance(m, CloseConnection)]
-
-
-def about(connection: str, info: ClientChannelInfo) -> dict[str, Any]:
+def connection_details(connection: str, info: ClientChannelInfo) -> dict[str, Any]:
     """Return the fields of a history entry about a connection."""
     return {
         "client_id": info.client_id,
@@ -100,18 +64,17 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
     """The context of RocketMQ's handlers. Handlers change `group` and add effects by the methods here."""
 
     _replies: list[Reply] = field(default_factory=list)
-    _calls: list[ListenerCall] = field(default_factory=list)
-    _closed: set[str] = field(default_factory=set)
+    _closed: set[str] = field(default_factory=set)  # connections that this step closes
     _pushes: list[Push] = field(default_factory=list)
     _history: list[HistoryEntry] = field(default_factory=list)
 
     def consumers_at(self, broker: str) -> ConsumerGroupInfo | None:
-        """Return the group's consumers at this broker, or None if it has none."""
+        """Return the group's consumers at this broker, or None if there are none."""
         table = None if self.group_or_none is None else self.group_or_none.consumers.get(broker)
         return table if table is not None and table.channels else None
 
     def ensure_group(self) -> RocketMqGroup:
-        """Return the group. A missing group is created with this request as its incarnation."""
+        """Return the group. If it is missing, create it; its incarnation is the id of this request."""
         if self.group_or_none is None:
             self.group_or_none = RocketMqGroup(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
             self.record(EntryType.GROUP_CREATED, "first request with state to store")
@@ -123,7 +86,6 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
         return Effects(
             group,
             self._replies,
-            self._calls,
             self._pushes,
             self._history,
             self._earliest_armed_ms if group is not None else None,
@@ -133,12 +95,8 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
         """Arm the scan for an entry that was renewed now and expires after `lifetime_ms` of silence."""
         self.deadline_at(scan_after(self.now_ms + lifetime_ms, self.config))
 
-    def call(self, event: ConsumerGroupEvent, **details: object) -> None:
-        """Add a call of the ConsumerIdsChangeListener."""
-        self._calls.append(ListenerCall(event, **details))  # type: ignore[arg-type]
-
     def close(self, connection: str, info: ClientChannelInfo, reason: str) -> None:
-        """Close a connection, only once in a step even if it is both a consumer's and a producer's."""
+        """Close a connection, but only once in a step, even if it is both a consumer's and a producer's."""
         if connection not in self._closed:
             self._closed.add(connection)
             message = CloseConnection(
@@ -150,25 +108,23 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
             )
             self._pushes.append(Push(info.reply_partition, message))
 
-    def change(self, table: ConsumerGroupInfo, broker: str, reason: str | None) -> None:
-        """Emit CHANGE: notify every connection of the broker that its consumer ids changed.
-
-        Without a `reason`, the history gets no entry.
+    def notify_consumer_ids_changed(self, table: ConsumerGroupInfo, broker: str, reason: str | None) -> None:
+        """Notify every connection in `table`, the consumers at `broker`, that the list of client ids has
+        changed. Without a `reason`, the history gets no entry. Source: DefaultConsumerIdsChangeListener.java
+        (CHANGE).
         """
         channels = table.channels
-        self.call(ConsumerGroupEvent.CHANGE, connections=tuple(channels))
-        if channels and self.config.notify_consumer_ids_changed_enable:
-            for connection, info in channels.items():
-                message = NotifyConsumerIdsChanged(
-                    group_id=self.group_id,
-                    connection=connection,
-                    client_id=info.client_id,
-                    request=self.cause,
-                )
-                self._pushes.append(Push(info.reply_partition, message))
-            if reason is not None:
-                text = f"{reason}; connections notified: {len(channels)}"
-                self.record(EntryType.CONSUMERS_NOTIFIED, text, broker=broker or None)
+        for connection, info in channels.items():
+            message = NotifyConsumerIdsChanged(
+                group_id=self.group_id,
+                connection=connection,
+                client_id=info.client_id,
+                request=self.cause,
+            )
+            self._pushes.append(Push(info.reply_partition, message))
+        if channels and reason is not None:
+            text = f"{reason}; connections notified: {len(channels)}"
+            self.record(EntryType.CONSUMERS_NOTIFIED, text, broker=broker or None)
 
     def record(self, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call this after the change that the entry describes."""
@@ -190,7 +146,7 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
 
     def reply(
         self,
-        request: AnyAnswered | ReleaseGroup,
+        request: AnyAnsweredRequest | ReleaseGroup,
         response: type[AnyResponse | ReleaseGroupResponse],
         **fields: object,
     ) -> None:

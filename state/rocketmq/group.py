@@ -1,8 +1,8 @@
 """The state of one RocketMQ group: consumer connections, subscriptions, producers, locks and request modes.
 
-This file holds data and queries only. The consumers and the producers of one group name are independent.
-They share a state because they share the name. In RocketMQ each broker address has its own table of a group's
-consumers, so there is one for each here. The name of a queue's broker is part of the key of its lock.
+This file holds data and queries only. A consumer group and a producer group of the same name are independent.
+They share a state because they share the name. As in RocketMQ, each broker address has its own table of a
+group's consumers. The name of a queue's broker is part of the key of its lock.
 Source: ConsumerGroupInfo.java, ClientChannelInfo.java, RebalanceLockManager.java,
 MessageRequestModeManager.java.
 """
@@ -22,6 +22,7 @@ from kafka_why.contract.rocketmq.requests import (
     SubscriptionData,
 )
 from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS, BrokerConfig
+from state.protocol import DeadlineEvent
 
 
 class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
@@ -31,19 +32,19 @@ class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
     """
 
     client_id: str
-    language: str
+    language: str  # of the client library, as the next field
     version: int
     last_update_ms: int  # the time of its last heartbeat
     reply_partition: int  # of the responses topic, for messages to this connection
     broker: str = ""
     client_address: str = ""
-    gateway: str = ""
-    gateway_start: str = ""
+    gateway: str = ""  # the name of the gateway that has the connection
+    gateway_start: str = ""  # the id of the gateway's process
     subscriptions: list[str] | None = None  # sorted texts (`subscription_text`), None until sent
 
 
 def channel_info(request: RegisterConsumer | RegisterProducer, now_ms: int) -> ClientChannelInfo:
-    """Return the client of a connection whose first heartbeat this is."""
+    """Return the client of a new connection from its first heartbeat."""
     return ClientChannelInfo(
         client_id=request.client_id,
         language=request.language,
@@ -69,17 +70,19 @@ class LockEntry(Struct, array_like=True, forbid_unknown_fields=True):
 class ConsumerGroupInfo(Struct, array_like=True, forbid_unknown_fields=True):
     """The consumers of the group at one broker address.
 
-    The message model, consume type and start position are those of the last heartbeat of any consumer.
-    RocketMQ has a consumer group while `channels` is not empty. `differing` are the clients' different
-    subscriptions, as in the latest history entry about them; empty if all clients agree.
+    The message model, consume type and start position are those of the last heartbeat of any consumer. In
+    RocketMQ a consumer group exists while `channels` is not empty. `differing` are the different
+    subscriptions of clients in the latest history entry about such differences. It is empty if all clients
+    have the same.
     """
 
+    # None if there are no consumers, as the next two.
     message_model: MessageModel | None = None
     consume_type: ConsumeType | None = None
     consume_from_where: ConsumeFromWhere | None = None
     channels: dict[str, ClientChannelInfo] = {}  # by connection, in order of arrival
-    subscriptions: dict[str, SubscriptionData] = {}
-    heartbeat_fingerprint: int | None = None
+    subscriptions: dict[str, SubscriptionData] = {}  # by topic
+    heartbeat_fingerprint: int | None = None  # of the last heartbeat (0 for version 1), None before the first
     differing: list[list[str]] = []
 
     def client_ids(self) -> list[str]:
@@ -92,13 +95,13 @@ class ConsumerGroupInfo(Struct, array_like=True, forbid_unknown_fields=True):
 
     def duplicate_client_ids(self) -> dict[str, list[str]]:
         """Return each client id that has more than one connection, with its connections."""
-        connections: dict[str, list[str]] = {}
+        by_client_id: dict[str, list[str]] = {}
         for connection, info in self.channels.items():
-            connections.setdefault(info.client_id, []).append(connection)
-        return {client_id: held for client_id, held in connections.items() if len(held) > 1}
+            by_client_id.setdefault(info.client_id, []).append(connection)
+        return {id_: connections for id_, connections in by_client_id.items() if len(connections) > 1}
 
     def different_subscriptions(self) -> dict[tuple[str, ...], list[str]]:
-        """Return the connections of each set of subscriptions, in sorted order."""
+        """Return the connections that have each set of subscriptions, sorted by the subscriptions."""
         connections: dict[tuple[str, ...], list[str]] = {}
         for connection, info in self.channels.items():
             if info.subscriptions is not None:
@@ -114,15 +117,15 @@ class ConsumerGroupInfo(Struct, array_like=True, forbid_unknown_fields=True):
 class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
     """The state of one group name.
 
-    A broker that had consumers keeps its entry while the group lives. The order of the fields is the layout
-    of the stored state: a change of the order is a new version in `checkpoints.codec`.
+    A broker that had consumers keeps its entry in `consumers` until the group ends. The order of the fields
+    is the layout of the stored state: a change of the order is a new version in `checkpoints.codec`.
     """
 
     group_id: str
-    incarnation: str  # the id of the request that created it
-    seq: int = 0  # history entries so far
-    clock_ms: int = 0
-    last_fired_ms: int = 0
+    incarnation: str  # the id of the request that created the group
+    seq: int = 0  # the number of history entries so far
+    clock_ms: int = 0  # the time of the last event
+    last_fired_ms: int = 0  # the latest scan that fired
     consumers: dict[str, ConsumerGroupInfo] = {}  # by broker (`name/id`)
     producers: dict[str, ClientChannelInfo] = {}  # by connection, in order of arrival
     locks: dict[MessageQueue, LockEntry] = {}
@@ -145,10 +148,8 @@ class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="Ro
 # find an expired entry.
 
 
-class ScanDue(Struct, frozen=True):
-    """An event of the core: a scan is due at `deadline_ms`."""
-
-    deadline_ms: int
+class ScanDue(DeadlineEvent, frozen=True):
+    """The next scan of a RocketMQ group."""
 
     def __str__(self) -> str:
         return f"scan at {self.deadline_ms}"
@@ -162,9 +163,9 @@ def scan_after(expiry_ms: int, config: BrokerConfig) -> int:
 
 
 def next_scan(group: RocketMqGroup, config: BrokerConfig) -> ScanDue | None:
-    """Return the first scan that finds an expired entry if no client renews.
+    """Return the first scan that finds an expired connection or lock unless its client renews it.
 
-    None if no entry can expire, or if the group is quarantined.
+    Return None if the group has no connection and no lock, or if the group is quarantined.
     """
     if group.quarantined is not None:
         return None

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
-    NullPointerException,
 )
 from assignors.rocketmq.strategies import (
     AllocateMessageQueueAveragely,
@@ -55,7 +54,7 @@ from kafka_why.contract.rocketmq.requests import (
 from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS, BrokerConfig, CoordinatorConfig
 from state.protocol import Failed, Handlers, Outage, Quarantine, Received, StoredKind, cause_of
 from state.rocketmq import consumers
-from state.rocketmq.context import Effects, Reply, StepContext, about
+from state.rocketmq.context import Effects, Reply, StepContext, connection_details
 from state.rocketmq.group import (
     ClientChannelInfo,
     ConsumerGroupInfo,
@@ -66,41 +65,41 @@ from state.rocketmq.group import (
     next_scan,
 )
 
-# The producers of a group, and its locks on queues.
-
-
 # The producers of a group. Changes are not notified; the broker uses the connections to check transactions.
 #
 # Source: ProducerManager.java.
 
 
 def register_producer(context: StepContext, request: RegisterProducer) -> None:
-    """Register the connection. The client id stays as in the connection's first heartbeat."""
+    """Handle the heartbeat of a producer: register or renew its connection. The client id stays as in the
+    connection's first heartbeat.
+    """
     producers = context.ensure_group().producers
     context.arm_scan(PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS)
-    known = producers.get(request.connection)
-    if known is not None:
-        known.last_update_ms, known.reply_partition = context.now_ms, request.reply_partition
+    client = producers.get(request.connection)
+    if client is not None:
+        client.last_update_ms, client.reply_partition = context.now_ms, request.reply_partition
     else:
         info = producers[request.connection] = channel_info(request, context.now_ms)
         reason = "first heartbeat on this connection"
-        context.record(EntryType.PRODUCER_CONNECTED, reason, **about(request.connection, info))
+        context.record(EntryType.PRODUCER_CONNECTED, reason, **connection_details(request.connection, info))
+    # As in RocketMQ, this is true for every heartbeat of version 1, which has the fingerprint 0.
     is_sub_change = request.heartbeat_fingerprint == 0
-    context.reply(request, RegisterResponse, is_sub_change=is_sub_change, is_new=known is None)
+    context.reply(request, RegisterResponse, is_sub_change=is_sub_change, is_new=client is None)
 
 
 def unregister_producer(context: StepContext, request: UnregisterProducer) -> None:
     """Remove the connection if it is registered."""
-    _remove(context, request.connection, "unregistered")
+    _remove_producer(context, request.connection, "unregistered")
     context.reply(request, UnregisterResponse)
 
 
 def close_producers(
     context: StepContext, is_closed: Callable[[str, ClientChannelInfo], bool], reason: str
 ) -> None:
-    """Remove the closed connections."""
+    """Remove the producers' connections for which `is_closed` is true."""
     for connection in [c for c, info in context.group.producers.items() if is_closed(c, info)]:
-        _remove(context, connection, reason)
+        _remove_producer(context, connection, reason)
 
 
 def scan_producers(context: StepContext) -> None:
@@ -110,14 +109,15 @@ def scan_producers(context: StepContext) -> None:
         silent_ms = context.now_ms - info.last_update_ms
         if silent_ms > limit_ms:
             reason = f"silent for {silent_ms} ms, over {limit_ms}"
-            _remove(context, connection, reason)
+            _remove_producer(context, connection, reason)
             context.close(connection, info, reason)
 
 
-def _remove(context: StepContext, connection: str, reason: str) -> None:
-    gone = context.group.producers.pop(connection, None) if context.has_group else None
-    if gone is not None:
-        context.record(EntryType.PRODUCER_REMOVED, reason, **about(connection, gone))
+def _remove_producer(context: StepContext, connection: str, reason: str) -> None:
+    """Remove the producer's connection if it is registered, and record this."""
+    info = context.group.producers.pop(connection, None) if context.has_group else None
+    if info is not None:
+        context.record(EntryType.PRODUCER_REMOVED, reason, **connection_details(connection, info))
 
 
 # Locks on queues: only one client reads an ordered queue. Source: RebalanceLockManager.java.
@@ -134,8 +134,8 @@ def is_expired(lock: LockEntry, now_ms: int, config: BrokerConfig) -> bool:
 
 
 def lock_batch(context: StepContext, request: LockBatchMq) -> None:
-    """Lock the queues that are free, expired, or locked by this client. Answer with the requested queues that
-    the client now holds.
+    """Lock the queues that are free, expired, or locked by this client, but at most `MAX_LOCKS` queues of the
+    group. Answer with the requested queues that the client now holds.
     """
     held: dict[MessageQueue, None] = {}
     taken_over: dict[str, list[str]] = {}
@@ -175,16 +175,17 @@ def unlock_batch(context: StepContext, request: UnlockBatchMq) -> None:
 
 def scan_locks(context: StepContext) -> None:
     """Remove expired locks. RocketMQ keeps them in memory; clients see no difference."""
-    expired = [
-        q for q, lock in context.group.locks.items() if is_expired(lock, context.now_ms, context.config)
-    ]
-    for queue in expired:
-        del context.group.locks[queue]
+    context.group.locks = {
+        queue: lock
+        for queue, lock in context.group.locks.items()
+        if not is_expired(lock, context.now_ms, context.config)
+    }
 
 
 # Assignment by the broker, at a client's request. Source: QueryAssignmentProcessor.java.
 
 
+# A light message queue (LMQ) is a topic with this prefix and one queue.
 LMQ_PREFIX = "%LMQ%"
 LMQ_QUEUE_ID = 0
 
@@ -195,8 +196,11 @@ _STRATEGIES: dict[str | None, AllocateMessageQueueStrategy] = {
 
 
 def query_assignment(context: StepContext, request: QueryAssignment) -> None:
-    """Answer with the client's queues, or with None if the client shall keep the queues that it has."""
-    mode = _request_mode(context, request.topic)
+    """Answer with the client's queues, or with None, which tells the client to keep its present queues. A
+    topic without a stored mode is pulled.
+    """
+    modes = context.group.request_modes if context.has_group else {}
+    mode = modes.get(request.topic, RequestMode(MessageRequestMode.PULL, 0))
     queues = _do_load_balance(context, request, mode)
     assignments = (
         None
@@ -206,46 +210,39 @@ def query_assignment(context: StepContext, request: QueryAssignment) -> None:
     context.reply(request, QueryAssignmentResponse, message_queue_assignments=assignments)
 
 
-def _request_mode(context: StepContext, topic: str) -> RequestMode:
-    """Return the mode that was set for the topic, or its default."""
-    if context.has_group and topic in context.group.request_modes:
-        return context.group.request_modes[topic]
-    # Retry topics are always pulled.
-    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-        return RequestMode(MessageRequestMode.PULL, 0)
-    return RequestMode(
-        context.config.default_message_request_mode, context.config.default_pop_share_queue_num
-    )
-
-
 def _do_load_balance(
     context: StepContext, request: QueryAssignment, mode: RequestMode
 ) -> Sequence[MessageQueue] | None:
+    """Return the client's queues by the requested strategy, or None if they cannot be computed. A
+    broadcasting client reads all queues.
+    """
     if request.message_model is MessageModel.BROADCASTING:
         return request.topic_queues
     queues = request.topic_queues
     if request.topic.startswith(LMQ_PREFIX):
-        broker_name = request.broker.rpartition("/")[0] or context.config.broker_name
-        queues = (MessageQueue(request.topic, broker_name, LMQ_QUEUE_ID),)
-    if queues is None or not context.config.server_load_balancer_enable:
-        return queues
+        # The broker is `name/id`. An unknown broker gets RocketMQ's default name.
+        queues = (MessageQueue(request.topic, request.broker.rpartition("/")[0] or "broker", LMQ_QUEUE_ID),)
+    if queues is None:
+        return None
     strategy = _STRATEGIES.get(request.strategy_name)
     table = context.consumers_at(request.broker)
     if table is None or strategy is None:
         return None
     mq_all, cid_all = sort_queues(dict.fromkeys(queues)), sort_client_ids(table.client_ids())
-    client_id, shared = request.client_id, mode.pop_share_queue_num
+    client_id = request.client_id
     try:
         if mode.mode is MessageRequestMode.POP:
-            return allocate_for_pop(strategy, context.group_id, client_id, mq_all, cid_all, shared)
-        return strategy.allocate(context.group_id, client_id, mq_all, cid_all)
-    except (IllegalArgumentException, NullPointerException):
+            return allocate_for_pop(strategy, client_id, mq_all, cid_all, mode.pop_share_queue_num)
+        return strategy.allocate(client_id, mq_all, cid_all)
+    except IllegalArgumentException:
         return None
 
 
 def set_message_request_mode(context: StepContext, request: SetMessageRequestMode) -> None:
-    """Store the mode of the group and topic. Retry topics are refused."""
-    code, remark = _refusal(request)
+    """Store the mode (pull or pop) in which the group's clients request messages of a topic. Retry topics are
+    refused.
+    """
+    code, remark = _check_mode_request(request)
     if code is ResponseCode.SUCCESS:
         mode = RequestMode(request.mode, request.pop_share_queue_num)
         context.ensure_group().request_modes[request.topic] = mode
@@ -254,7 +251,8 @@ def set_message_request_mode(context: StepContext, request: SetMessageRequestMod
     context.reply(request, SetMessageRequestModeResponse, code=code, remark=remark)
 
 
-def _refusal(request: SetMessageRequestMode) -> tuple[ResponseCode, str | None]:
+def _check_mode_request(request: SetMessageRequestMode) -> tuple[ResponseCode, str | None]:
+    """Return the code and the remark of the answer: SUCCESS and None if the request is not refused."""
     if request.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode"
     if not request.topic_exists:
@@ -270,7 +268,7 @@ def _take_over(context: StepContext, outage: Outage) -> None:
     A RocketMQ broker that restarts has no clients until they reconnect. This coordinator keeps them.
     """
     group = context.group
-    if group.quarantined is not None or not _expiring(group):
+    if group.quarantined is not None or not _expiring_entries(group):
         return
     _renew_all(context)
     context.record(
@@ -280,11 +278,12 @@ def _take_over(context: StepContext, outage: Outage) -> None:
 
 
 def _renew_all(context: StepContext) -> None:
-    for entry in _expiring(context.group):
+    """Renew all connections and locks, as if each client had just sent a heartbeat."""
+    for entry in _expiring_entries(context.group):
         entry.last_update_ms = context.now_ms
 
 
-def _expiring(group: RocketMqGroup) -> tuple[ClientChannelInfo | LockEntry, ...]:
+def _expiring_entries(group: RocketMqGroup) -> tuple[ClientChannelInfo | LockEntry, ...]:
     """Return the entries that expire when their client is silent."""
     return (*(info for _, info in group.channels()), *group.producers.values(), *group.locks.values())
 
@@ -295,7 +294,7 @@ def snapshot(group: RocketMqGroup) -> GroupSnapshot:
     Its message model, consume type and start position are those of the first broker with consumers.
     """
     tables = [table for table in group.consumers.values() if table.channels]
-    first = tables[0] if tables else ConsumerGroupInfo()
+    first_table = tables[0] if tables else ConsumerGroupInfo()
     duplicates: dict[str, list[str]] = {}
     for table in tables:
         for client_id, connections in table.duplicate_client_ids().items():
@@ -305,11 +304,11 @@ def snapshot(group: RocketMqGroup) -> GroupSnapshot:
         incarnation=group.incarnation,
         seq=group.seq,
         at_ms=group.clock_ms,
-        message_model=first.message_model,
-        consume_type=first.consume_type,
-        consume_from_where=first.consume_from_where,
-        consumers=[_connection(*channel) for channel in group.channels()],
-        producers=[_connection(*channel) for channel in group.producers.items()],
+        message_model=first_table.message_model,
+        consume_type=first_table.consume_type,
+        consume_from_where=first_table.consume_from_where,
+        consumers=[_connection_snapshot(*channel) for channel in group.channels()],
+        producers=[_connection_snapshot(*channel) for channel in group.producers.items()],
         subscriptions={t: sub.sub_string for table in tables for t, sub in table.subscriptions.items()},
         request_modes=dict(group.request_modes),
         duplicate_client_ids=duplicates,
@@ -324,7 +323,7 @@ def snapshot(group: RocketMqGroup) -> GroupSnapshot:
     )
 
 
-def _connection(connection: str, info: ClientChannelInfo) -> ConnectionSnapshot:
+def _connection_snapshot(connection: str, info: ClientChannelInfo) -> ConnectionSnapshot:
     return ConnectionSnapshot(
         connection,
         info.client_id,
@@ -338,38 +337,43 @@ def _connection(connection: str, info: ClientChannelInfo) -> ConnectionSnapshot:
 
 
 def _close_channel(context: StepContext, request: ConnectionClosed) -> None:
+    """Remove connections that a gateway reports as closed."""
     closed = {request.connection, *request.others}
-    _close(context, lambda connection, _: connection in closed, request.reason)
+    _remove_connections(context, lambda connection, _: connection in closed, request.reason)
 
 
 def _close_gateway(context: StepContext, request: GatewayStarted) -> None:
-    """Close the connections of the gateway's earlier processes, because their sockets ended with them.
+    """Remove the connections of the gateway's earlier processes, because a process ends with its sockets.
 
-    A gateway that is reported as gone may only be slow. It then closes the sockets itself, and the clients
+    If `gateway_start` is empty, the gateway is reported as gone, and all its connections are removed. If it
+    is only slow, it receives a CloseConnection for each of them and closes the sockets, and the clients
     register again.
     """
 
     def is_closed(_: str, info: ClientChannelInfo) -> bool:
         return info.gateway == request.gateway and info.gateway_start != request.gateway_start
 
-    what = "was started again" if request.gateway_start else "is gone"
-    reason = f"gateway {request.gateway} {what}"
+    reason = f"gateway {request.gateway} {'was started again' if request.gateway_start else 'is gone'}"
     if context.has_group and not request.gateway_start:
         for connection, info in (*context.group.channels(), *context.group.producers.items()):
             if is_closed(connection, info):
                 context.close(connection, info, reason)
-    _close(context, is_closed, reason)
+    _remove_connections(context, is_closed, reason)
 
 
-def _close(
+def _remove_connections(
     context: StepContext, is_closed: Callable[[str, ClientChannelInfo], bool], reason: str | None
 ) -> None:
+    """Remove the connections of producers and consumers for which `is_closed` is true. `reason` is None if
+    the gateway reported none.
+    """
     if context.has_group:
         close_producers(context, is_closed, reason or "its connection closed")
         consumers.close_consumers(context, is_closed, reason or "its connection closed")
 
 
 def _scan(context: StepContext, deadline: ScanDue) -> None:
+    """Remove silent connections and expired locks."""
     if context.has_group:
         context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
         scan_producers(context)
@@ -384,18 +388,11 @@ class RocketMqKind(StoredKind[RocketMqGroup, ScanDue]):
     group_class = RocketMqGroup
     view = staticmethod(snapshot)
 
-    def next_deadline_ms(self, group: RocketMqGroup, config: CoordinatorConfig) -> int | None:
-        scan = next_scan(group, config.rocketmq)
-        return None if scan is None else scan.deadline_ms
-
     def due_deadlines(self, group: RocketMqGroup, until_ms: int, config: CoordinatorConfig) -> list[ScanDue]:
         scan = next_scan(group, config.rocketmq)
         return [] if scan is None or scan.deadline_ms > until_ms else [scan]
 
-    def is_armed(self, group: RocketMqGroup, deadline: ScanDue, config: CoordinatorConfig) -> bool:
-        return next_scan(group, config.rocketmq) == deadline
-
-    def refused(self, group: RocketMqGroup, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
+    def refusal_effects(self, group: RocketMqGroup, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
         return Effects(group, [Reply(*answer) for answer in answers])
 
 
@@ -431,10 +428,10 @@ def step(
 ) -> Effects:
     """Apply one event to a group at `now_ms`, and return the effects.
 
-    `group` is changed in place; None means that the group does not exist. The effects hold the group
-    afterwards. `now_ms` is never before the group's clock. No client request raises: errors are answers. The
-    caller fires due scans (`state.rocketmq.group.next_scan`) in time order, before requests of the same time
-    (`state.timeline`).
+    `group` is changed in place; None means that the group does not exist. The effects have the group after
+    the step. `now_ms` is never before the group's clock. No client request raises an exception: errors are
+    answers. The caller fires due scans (`state.rocketmq.group.next_scan`) in time order, before requests of
+    the same time (`state.timeline`).
     """
     context = StepContext(group, group_id, cause_of(event), now_ms, config)
     if group is not None:
@@ -442,7 +439,7 @@ def step(
         group.clock_ms = now_ms
     match event:
         case Received():
-            _received(context, event)
+            _handle_request(context, event)
         case ScanDue():
             _scan(context, event)
         case Outage():
@@ -455,7 +452,8 @@ def step(
     return context.effects()
 
 
-def _received(context: StepContext, event: Received[RocketMqRequest]) -> None:
+def _handle_request(context: StepContext, event: Received[RocketMqRequest]) -> None:
+    """Pass the request to its handler, unless its group name is empty or its group is quarantined."""
     request = event.request
     if context.has_group and event.late_by_ms:
         context.record(
@@ -474,18 +472,21 @@ def _received(context: StepContext, event: Received[RocketMqRequest]) -> None:
 
 
 def _refuse(context: StepContext, request: RocketMqRequest, remark: str) -> None:
+    """Answer any request with SYSTEM_ERROR, or a ReleaseGroup with Kafka's UNKNOWN_SERVER_ERROR."""
     if isinstance(request, ReleaseGroup):
         context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
     elif not isinstance(request, UNANSWERED):
         # RocketMQ's clients keep their queues after this error.
-        context.reply(request, request.answer, code=ResponseCode.SYSTEM_ERROR, remark=remark)
+        context.reply(request, request.response_type, code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
 def _release(context: StepContext, request: ReleaseGroup) -> None:
-    """Release the group, and renew its connections and locks, because the quarantine refused renewals."""
+    """End the group's quarantine, and renew its connections and locks, because the quarantine refused
+    renewals.
+    """
     if context.group.quarantined is not None:
         context.group.quarantined = None
         _renew_all(context)
-        context.deadline_at(context.now_ms)  # a scan may have become due
+        context.deadline_at(context.now_ms)  # so that the timeline searches for the next scan
         context.record(EntryType.RELEASED, "released by an operator; its scans run again")
     context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.NONE)

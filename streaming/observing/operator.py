@@ -1,5 +1,5 @@
-"""The operator that observes groups. Spark calls it with the new records of one shard's groups, and with the
-sightings of these groups.
+"""The operator that observes groups. Spark calls it with the new records of one shard (groups that share a
+keyed state), and with their sightings: polls that showed one of these groups rebalancing.
 
 It has no deadlines and reads no clock: its output depends only on the records so far.
 """
@@ -32,9 +32,9 @@ from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.contract.sightings import decode_sighting
 from kafka_why.observed.consumer_offsets.decode import GroupRecord, decode
 from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
-from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import Observation, RecordPosition
+from kafka_why.observed.records import topic_ids_in
 from kafka_why.observed.step import observe, observe_rebalancing
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
@@ -47,9 +47,6 @@ from streaming.query.output import OutputRows
 from streaming.query.output_values import committed_offset, dead_letter
 from streaming.service.topics import TopicsError
 
-# The check that no other observer uses an observer's topics.
-
-
 LAST_RECORDS = 200
 """The number of records at the end of a partition that are searched for the newest view."""
 _TIMEOUT_MS = 30_000
@@ -58,7 +55,7 @@ _ID_CHARS = 8
 
 
 class _View(Struct, frozen=True):
-    """The only field needed of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
+    """The part of `kafka_why.contract.kafka.snapshot.GroupSnapshot` that names the observer."""
 
     incarnation: str
 
@@ -67,12 +64,14 @@ _view = msgspec.json.Decoder(_View)
 
 
 def observer_id(namespace: str) -> str:
-    """Return the id of the observer whose checkpoint has this namespace."""
+    """Return the id of the observer whose checkpoint has this `member_id_namespace`."""
     return namespace[:_ID_CHARS]
 
 
 def incarnation(record_id: str, observer: str) -> str:
-    """Return the incarnation of a group that `observer` first saw in the record `record_id`."""
+    """Return the incarnation of a group that the observer with the id `observer` first saw in the record
+    `record_id`. The incarnation distinguishes the group from an earlier one with the same name.
+    """
     return f"{record_id}@{observer}"
 
 
@@ -85,25 +84,29 @@ def check_topics_are_ours(client_config: ClientConfig, layout: TopicLayout, fold
     ours = None if pinned is None else observer_id(pinned.member_id_namespace)
     others = writers(_newest_records(client_config, layout)) - {ours}
     if others:
+        folders_owner = "a new folder" if ours is None else f"that of {ours}"
         raise TopicsError(
             f"another observer writes {layout.groups_topic}: its id is {' and '.join(sorted(others))}, and "
-            f"{folder} is {'a new folder' if ours is None else f'that of {ours}'}. Give that observer's "
+            f"{folder} is {folders_owner}. Give that observer's "
             "--data-dir, or another --prefix. If its folder is lost, delete the topics with this prefix"
         )
 
 
 def writers(records: Iterable[Record]) -> set[str]:
-    """Return the ids of the observers that wrote the newest view of each partition. `records` are in the
-    order of each partition.
+    """Return the ids of the observers that wrote the newest view of each partition.
+
+    Each partition's records are in the order of their offsets.
     """
     newest = {}
     for record in records:
         if record.value is not None:
-            newest[record.partition] = _view.decode(record.value).incarnation.rpartition("@")[2]
+            view = _view.decode(record.value)
+            _, _, newest[record.partition] = view.incarnation.rpartition("@")
     return set(newest.values())
 
 
 def _newest_records(client_config: ClientConfig, layout: TopicLayout) -> list[Record]:
+    """Return the last records of each partition of the groups topic, at most LAST_RECORDS each."""
     with TopicReader(
         client_config, max_record_bytes=layout.response_record_max_bytes, timeout_ms=_TIMEOUT_MS
     ) as reader:
@@ -113,50 +116,44 @@ def _newest_records(client_config: ClientConfig, layout: TopicLayout) -> list[Re
         return [*reader.read_to(ends, timeout_ms=_TIMEOUT_MS)]
 
 
-# The operator that observes groups.
-
-
-# The output records of one call of the observing operator. A coordinator has the same topics.
-
-
 class ObservedOutput(OutputRows):
-    """The collected output records of one call."""
+    """The output records of one call of the operator. An observer has the same topics as a coordinator."""
 
     def __init__(self, layout: TopicLayout) -> None:
         super().__init__()
         self._layout = layout
-        # The last change in this call, by group, topic and partition, with the id of its record and the
-        # group's incarnation. The topic is compacted, so earlier changes are not written.
+        # The last change in this call, by group id, and by topic and partition, with the id of its record and
+        # the group's incarnation. The offsets topic is compacted, so earlier changes are not written.
         self._offsets: dict[str, dict[tuple[str, int], tuple[OffsetChange, str, str]]] = {}
 
-    def entry(self, entry: HistoryEntry) -> None:
+    def add_entry(self, entry: HistoryEntry) -> None:
         """Add an entry of a group's history."""
         value = encode_event(entry, self._layout.view_max_bytes)
         self.add(self._layout.events_topic, value, entry.group_id.encode())
 
-    def keep_offset(self, group: ObservedGroup, change: OffsetChange, record: str) -> None:
-        """Keep a change of an offset until the end of the call. `record` is the id of the change's record."""
+    def collect_offset(self, group: ObservedGroup, change: OffsetChange, record: str) -> None:
+        """Collect a change of an offset for `add_offsets`. `record` is the id of the change's record."""
         last = (change, record, group.incarnation)
         self._offsets.setdefault(group.group_id, {})[change.topic, change.partition] = last
 
     def add_offsets(self, group_id: str) -> None:
         """Add the group's offsets that changed in this call, all to one partition of the topic."""
         partition = partition_of(group_id, self._layout.request_partitions)
-        for (topic, number), (change, record, of_group) in self._offsets.pop(group_id, {}).items():
-            committed = committed_offset(group_id, of_group, change, record)
+        for (topic, number), (change, record, group_incarnation) in self._offsets.pop(group_id, {}).items():
+            committed = committed_offset(group_id, group_incarnation, change, record)
             value = None if committed is None else encode(committed)
             self.add(self._layout.offsets_topic, value, offset_key(group_id, topic, number), partition)
 
-    def view(self, group: ObservedGroup, names: Mapping[bytes, str]) -> None:
+    def add_view(self, group: ObservedGroup, names: Mapping[bytes, str]) -> None:
         """Add the group's latest view."""
         value = encode_view(view_of(group, names), self._layout.view_max_bytes)
         self.add(self._layout.groups_topic, value, group.group_id.encode())
 
-    def tombstone(self, group_id: str) -> None:
+    def add_tombstone(self, group_id: str) -> None:
         """Add the tombstone of a group that no longer exists."""
         self.add(self._layout.groups_topic, None, group_id.encode())
 
-    def dead_letter(self, letter: DeadLetter) -> None:
+    def add_dead_letter(self, letter: DeadLetter) -> None:
         """Add a record that could not be read or applied."""
         self.add(self._layout.dead_letters_topic, encode(letter), letter.key)
 
@@ -188,25 +185,27 @@ class ObservingOperator:
 
 
 class ObservingCall:
-    """A call of the operator. It decodes the shard's groups that have records, applies these, and writes the
-    groups back.
+    """A call of the operator. It decodes the shard's groups that have records, applies the records, and
+    writes the groups back.
     """
 
     def __init__(
-        self, layout: TopicLayout, observer: str, names: NamesById, name: str, state: SparkGroupState
+        self, layout: TopicLayout, observer: str, names: NamesById, shard_name: str, state: SparkGroupState
     ) -> None:
         self._layout = layout
         self._observer = observer
         self._names = names
         self._state = state
         self._output = ObservedOutput(layout)
+        # The groups by id: all as the state has them, and those that this call has decoded, None for a
+        # missing one.
         self._entries: dict[str, codec.StoredGroup] = {}
         if state.exists:
             version, payload = state.get
-            self._entries = codec.read_row(name, int(version), bytes(payload))
+            self._entries = codec.read_row(shard_name, int(version), bytes(payload))
         self._decoded: dict[str, ObservedGroup | None] = {}
-        self._changed: set[str] = set()
-        self._removed_ms: dict[str, int | None] = {}
+        self._view_changed: set[str] = set()  # ids of groups whose view changed, or that ended
+        self._removed_ms: dict[str, int | None] = {}  # `Observation.removed_ms` of each group
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
         """Apply the rows, records and sightings, in the order of `by_time`."""
@@ -214,80 +213,92 @@ class ObservingCall:
             if row.partition == SIGHTINGS:
                 self._apply_sighting(row)
             else:
-                self._apply(row)
+                self._apply_record(row)
             if self._output.is_full:
                 yield from self._output.frame()
 
-    def _apply(self, row: LogRow) -> None:
-        record = request_id(SOURCE, row.partition, row.offset)
+    def _apply_record(self, row: LogRow) -> None:
+        """Apply a record of `__consumer_offsets`, or dead-letter it if it cannot be decoded."""
+        record_id = request_id(SOURCE, row.partition, row.offset)
         try:
-            found = decode(row.key, row.value or None)
+            decoded = decode(row.key, row.value or None)
         except UnknownRecord as error:
-            self._dead_letter(row, record, Reason.UNSUPPORTED_VERSION, str(error))
+            self._dead_letter(row, record_id, Reason.UNSUPPORTED_VERSION, str(error))
             return
         except ProtocolError as error:
-            self._dead_letter(row, record, Reason.INVALID_RECORD, str(error))
+            self._dead_letter(row, record_id, Reason.INVALID_RECORD, str(error))
             return
-        self._observe(row, record, found)
+        self._observe(row, record_id, decoded)
 
     def _apply_sighting(self, row: LogRow) -> None:
-        record = request_id(self._layout.sightings_topic, 0, row.offset)
+        """Apply a sighting to its group. Ignore it if the group does not exist."""
+        record_id = request_id(self._layout.sightings_topic, 0, row.offset)
         try:
-            group_id, seen_rebalancing = decode_sighting(row.key, row.value, row.at_ms)
+            group_id, sighting = decode_sighting(row.key, row.value, row.at_ms)
         except (*UNREADABLE, ValueError) as error:
-            self._dead_letter(row, record, Reason.INVALID_RECORD, str(error))
+            self._dead_letter(row, record_id, Reason.INVALID_RECORD, str(error))
             return
         group = self._decode_group(group_id)
         if group is not None:
-            at = RecordPosition(row.at_ms, record, incarnation(record, self._observer))
-            self._handle(row, record, group, lambda: observe_rebalancing(group, seen_rebalancing, at))
+            at = self._position(row, record_id)
+            self._run_step(row, record_id, group, lambda: observe_rebalancing(group, sighting, at))
 
-    def _observe(self, row: LogRow, record: str, found: GroupRecord) -> None:
-        group_id, content = found
+    def _observe(self, row: LogRow, record_id: str, decoded: GroupRecord) -> None:
+        """Apply a decoded record of `__consumer_offsets` to its group."""
+        group_id, content = decoded
         group = self._decode_group(group_id)
-        if ids := topic_ids_in(content):
-            self._names.find(ids)
-        at = RecordPosition(row.at_ms, record, incarnation(record, self._observer))
+        if topic_ids := topic_ids_in(content):
+            self._names.find(topic_ids)
+        at = self._position(row, record_id)
         names, removed_ms = self._names.known, self._removed_ms.get(group_id)
-        self._handle(row, record, group, lambda: observe(group, group_id, content, at, names, removed_ms))
+        self._run_step(
+            row, record_id, group, lambda: observe(group, group_id, content, at, names, removed_ms)
+        )
 
-    def _handle(
-        self, row: LogRow, record: str, group: ObservedGroup | None, step: Callable[[], Observation]
+    def _position(self, row: LogRow, record_id: str) -> RecordPosition:
+        # The step uses the incarnation only if a group begins with this record.
+        return RecordPosition(row.at_ms, record_id, incarnation(record_id, self._observer))
+
+    def _run_step(
+        self, row: LogRow, record_id: str, group: ObservedGroup | None, step: Callable[[], Observation]
     ) -> None:
+        """Run a step of the group, and emit its effects. Dead-letter the record if the step fails."""
         try:
-            seen = step()
+            observation = step()
         except Exception:  # noqa: BLE001 - any fault of this code
             # The error must not stop the other groups. A gap in the history's numbers shows that an entry may
             # be missing.
             if group is not None:
                 group.seq += 1
-            self._dead_letter(row, record, Reason.HANDLER_FAILED, traceback.format_exc())
+            self._dead_letter(row, record_id, Reason.HANDLER_FAILED, traceback.format_exc())
             return
-        self._emit(seen, record)
+        self._emit(observation, record_id)
 
-    def _emit(self, seen: Observation, record: str) -> None:
-        group = seen.group
-        for entry in seen.history:
-            self._output.entry(entry)
-        for change in seen.offsets:
-            self._output.keep_offset(group, change, record)
-        if seen.has_news or seen.is_over:
-            self._changed.add(group.group_id)
-        self._decoded[group.group_id] = None if seen.is_over else group
-        self._removed_ms[group.group_id] = seen.removed_ms
+    def _emit(self, observation: Observation, record_id: str) -> None:
+        """Add a step's effects to the output, and store the group after the step, or None if it has ended."""
+        group = observation.group
+        for entry in observation.history:
+            self._output.add_entry(entry)
+        for change in observation.offsets:
+            self._output.collect_offset(group, change, record_id)
+        if observation.view_changed or observation.is_over:
+            self._view_changed.add(group.group_id)
+        self._decoded[group.group_id] = None if observation.is_over else group
+        self._removed_ms[group.group_id] = observation.removed_ms
 
     def _decode_group(self, group_id: str) -> ObservedGroup | None:
         """Return the group, decoded once per call, or None if it does not exist."""
         if group_id not in self._decoded:
             entry = self._entries.get(group_id)
-            group = self._decoded[group_id] = None if entry is None else decode_observed(group_id, entry)
-            if group is not None:  # another process may have found its topics
+            group = None if entry is None else decode_observed(group_id, entry)
+            self._decoded[group_id] = group
+            if group is not None:  # this worker may lack topic names that another worker has looked up
                 self._names.find(group.topic_ids())
         return self._decoded[group_id]
 
-    def _dead_letter(self, row: LogRow, record: str, reason: Reason, text: str) -> None:
-        message = LogMessage(row, None, row.value, record)
-        self._output.dead_letter(dead_letter(reason, text, row.key, message, answered=False))
+    def _dead_letter(self, row: LogRow, record_id: str, reason: Reason, text: str) -> None:
+        message = LogMessage(row, None, row.value, record_id)
+        self._output.add_dead_letter(dead_letter(reason, text, row.key, message, answered=False))
 
     def finish(self) -> Iterator[pd.DataFrame]:
         """Write the views and offsets that have changed, and the state."""
@@ -295,10 +306,11 @@ class ObservingCall:
             self._output.add_offsets(group_id)
             if group is not None:
                 self._entries[group_id] = encode_observed(group)
-                if group_id in self._changed:
-                    self._output.view(group, self._names.known)
-            elif self._entries.pop(group_id, None) is not None or group_id in self._changed:
-                self._output.tombstone(group_id)
+                if group_id in self._view_changed:
+                    self._output.add_view(group, self._names.known)
+            # A group in `_view_changed` ended in this call, and may have begun in it, too.
+            elif self._entries.pop(group_id, None) is not None or group_id in self._view_changed:
+                self._output.add_tombstone(group_id)
             if self._output.is_full:
                 yield from self._output.frame()
         payload = b""

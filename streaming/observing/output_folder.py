@@ -1,11 +1,12 @@
-"""The files of an observer's output folder, for clusters to which an observer may not write. Each batch has
+"""The files of an observer's output folder, for an observer that may not write to the cluster. Each batch has
 its own file in a table's folder, named by the batch, so a batch that runs again replaces its file. The files
 of a folder are merged from time to time. Names of files:
 
     events/date=2026-11-26/batch-000000000041.parquet    entries of the history of batch 41, by the date (UTC)
-    groups/to-000000000040.parquet                       the latest views after batch 40
-    offsets/...                                          the latest committed offsets, likewise
-    dead_letters/date=.../...                            records that could not be read
+    groups/to-000000000040.parquet                       the merged files of batches up to 40: the latest view
+                                                         of each group, its state and members
+    offsets/...                                          the latest committed offsets, in such files, too
+    dead_letters/date=.../...                            records that could not be read or applied
 
 Files are renamed when complete. During a merge a reader may see rows twice, but misses none.
 """
@@ -13,7 +14,6 @@ Files are renamed when complete. During a merge a reader may see rows twice, but
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,8 @@ from kafka_why.local_files import FolderError, LocalFiles, make_private_folder, 
 MERGE_EACH_BATCHES = 60
 _STAGING = "_staging"
 _CLAIM = "output-dir"
-_PART, _MERGED = re.compile(r"batch-(\d+)\.parquet"), re.compile(r"to-(\d+)\.parquet")
+# Names of files. The group is the number of the batch, or of the last merged batch.
+_BATCH_FILE, _MERGED_FILE = re.compile(r"batch-(\d+)\.parquet"), re.compile(r"to-(\d+)\.parquet")
 
 
 class OutputTable(NamedTuple):
@@ -48,17 +49,19 @@ TABLES = (EVENTS, GROUPS, OFFSETS, DEAD_LETTERS)
 
 
 def claim_folder(output_dir: Path, data_folder: Path) -> None:
-    """Claim the folder for the output of this checkpoint, from its first batch on.
+    """Claim `output_dir` for the output of the checkpoint in `data_folder`.
+
+    The claim cannot change after the checkpoint's first batch.
 
     Raises FolderError if the checkpoint has written elsewhere, or if the folder has other files.
     """
-    claimed, wanted = data_folder / _CLAIM, str(output_dir.absolute())
-    before = claimed.read_text() if claimed.exists() else None
-    if before == wanted:
+    claim_file, wanted = data_folder / _CLAIM, str(output_dir.absolute())
+    claimed = claim_file.read_text() if claim_file.exists() else None
+    if claimed == wanted:
         return
     if Checkpoint.at(data_folder).last_batch("commits") >= 0:
         raise FolderError(
-            f"{data_folder} belongs to an observer that has written to {before or 'topics'}: give another "
+            f"{data_folder} belongs to an observer that has written to {claimed or 'topics'}: give another "
             "--data-dir, and the observer reads from the beginning again"
         )
     make_private_folder(output_dir)
@@ -72,14 +75,14 @@ class OutputFolder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.staging = root / _STAGING
+        self.staging = root / _STAGING  # for the files of the current batch or merge
 
     def begin(self) -> None:
         """Remove the files of a batch that was interrupted."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def move_batch(self, table: OutputTable, batch_id: int) -> None:
-        """Move the batch's files of a table from `staging` to the table's folder, except those without
+        """Move the batch's files of a table from `staging` to the table's folder, except files without
         rows.
         """
         for path in sorted((self.staging / table.name).rglob("*.parquet")):
@@ -88,62 +91,75 @@ class OutputFolder:
                 make_private_folder(folder)
                 _move(path, folder / f"batch-{batch_id:012}.parquet")
 
-    def merge(self, before: int) -> None:
-        """Merge the files of the batches before `before`, folder by folder. All of these batches are
+    def merge(self, end_batch: int) -> None:
+        """Merge the files of the batches before `end_batch`, folder by folder. These batches must be
         committed.
         """
         self.staging.mkdir(parents=True, exist_ok=True)
         for table in TABLES:
             for folder in _folders(self._root / table.name, table):
-                self._merge(table, folder, before)
+                self._merge(table, folder, end_batch)
 
-    def _merge(self, table: OutputTable, folder: Path, before: int) -> None:
-        """Merge one folder: its last merged file, and the files of the later batches before `before`."""
-        merged = _numbered(folder, _MERGED)
-        parts = {n: path for n, path in _numbered(folder, _PART).items() if n < before}
-        last = max(merged, default=-1)
+    def _merge(self, table: OutputTable, folder: Path, end_batch: int) -> None:
+        """Merge one folder: its newest merged file, and the files of the later batches before `end_batch`."""
+        merged_files = _by_batch(folder, _MERGED_FILE)
+        batch_files = {n: path for n, path in _by_batch(folder, _BATCH_FILE).items() if n < end_batch}
+        last_merged = max(merged_files, default=-1)
         # An interrupted merge has left files whose rows are in the newest merged file.
-        _remove([*(merged[n] for n in merged if n != last), *(parts[n] for n in parts if n <= last)])
-        sources = [*(merged[n] for n in merged if n == last), *(parts[n] for n in parts if n > last)]
+        _remove(path for n, path in merged_files.items() if n < last_merged)
+        _remove(path for n, path in batch_files.items() if n <= last_merged)
+        sources = [path for n, path in merged_files.items() if n == last_merged]
+        sources += [path for n, path in batch_files.items() if n > last_merged]
         if len(sources) < 2:
             return
         target = self.staging / "merged.parquet"
-        (_write_all_rows if not table.keys else _write_latest_rows)(sources, table.keys, target)
-        _move(target, folder / f"to-{max(parts):012}.parquet")
+        if table.keys:
+            _write_latest_rows(sources, table.keys, target)
+        else:
+            _write_all_rows(sources, target)
+        _move(target, folder / f"to-{max(batch_files):012}.parquet")
         _remove(sources)
 
 
-def _write_all_rows(sources: Sequence[Path], _: Sequence[str], target: Path) -> None:
+def _write_all_rows(sources: Sequence[Path], target: Path) -> None:
     """Write all rows of the sources to one file."""
     # A file that an earlier version of the code wrote may lack columns.
     schema = pa.unify_schemas([pq.read_schema(source) for source in sources])
     with pq.ParquetWriter(target, schema) as writer:
         for source in sources:
             for rows in pq.ParquetFile(source).iter_batches():
-                writer.write_table(_joined([schema.empty_table(), pa.Table.from_batches([rows])]))
+                writer.write_table(_concatenated([schema.empty_table(), pa.Table.from_batches([rows])]))
 
 
 def _write_latest_rows(sources: Sequence[Path], keys: Sequence[str], target: Path) -> None:
-    """Write the last row of each key to one file. Later sources have later rows."""
-    rows = _joined([pq.ParquetFile(source).read() for source in sources])
-    found = dict(zip(zip(*(rows[name].to_pylist() for name in keys), strict=True), count(), strict=False))
-    latest = rows.take(pa.array(sorted(found.values()), pa.int64()))
+    """Write the last row of each key to one file, except tombstones. Later sources have later rows."""
+    rows = _concatenated([pq.ParquetFile(source).read() for source in sources])
+    columns = [rows[name].to_pylist() for name in keys]
+    # By key: the number of its last row, which replaces those of earlier rows.
+    last_rows = {key: number for number, key in enumerate(zip(*columns, strict=True))}
+    latest = rows.take(pa.array(sorted(last_rows.values()), pa.int64()))
     pq.write_table(latest.filter(latest["value"].is_valid()), target)
 
 
-def _joined(tables: Sequence[Any]) -> Any:
+def _concatenated(tables: Sequence[Any]) -> Any:
+    """Return the rows of all tables. Columns that a table lacks are null in its rows."""
     return pa.concat_tables(tables, promote_options="default")
 
 
 def _folders(root: Path, table: OutputTable) -> Iterator[Path]:
-    if root.exists():
-        yield from [root] if table.keys else sorted(root.iterdir())
+    """Yield the folders with a table's files: for a table of latest rows by key, `root`; for a table without
+    keys, each folder `date=...` in `root`.
+    """
+    if not root.exists():
+        return
+    has_date_folders = not table.keys
+    yield from sorted(root.iterdir()) if has_date_folders else [root]
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
-    """Return the files whose names match `pattern` by their numbers of batches, the lowest first."""
-    found = {int(m[1]): path for path in folder.iterdir() if (m := pattern.fullmatch(path.name))}
-    return dict(sorted(found.items()))
+def _by_batch(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    """Return the files whose names match `pattern`, by the batch numbers in their names, lowest first."""
+    matching = {int(m[1]): path for path in folder.iterdir() if (m := pattern.fullmatch(path.name))}
+    return dict(sorted(matching.items()))
 
 
 def _remove(paths: Iterable[Path]) -> None:

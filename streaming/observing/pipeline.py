@@ -1,12 +1,14 @@
 """The pipeline from records of `__consumer_offsets` to records of the observer's topics.
 
-`observe_groups` is a function of a DataFrame, as `streaming.query.pipeline.coordinate` is. It has no
-deadlines, so it does nothing without records. Offsets of a transaction are read once it has committed
+`observe_groups` is a function of a DataFrame, as `streaming.query.pipeline.coordinate` is. An observer has no
+deadlines, so its query does nothing without records. Offsets of a transaction are read once it has committed
 (`read_committed`).
+
+A second source is the sightings topic. A sighting reports that a poll of the brokers showed a group
+rebalancing (`streaming.observing.rebalance_poller`).
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,11 +34,9 @@ from streaming.query.executors import WorkerFunction
 from streaming.query.output import OUTPUT_SCHEMA
 from streaming.query.pipeline import StatefulFunction, as_records, cluster_options, log_row, write_output
 
-# The sink of an observer that writes to a folder: a batch's records become rows of Parquet files.
-
-
 _DAY_MS = 24 * 60 * 60 * 1_000
-# The columns of each table besides `value`, which is the record itself, so that SQL need not read JSON.
+# The fields of each table's records that become columns, so that SQL need not read JSON. A further column,
+# `value`, is the whole record.
 _EVENT = """group_id string, incarnation string, seq long, at_ms long, type string, from_state string,
     to_state string, generation int, reason string, rule string, group_type string, member_id string,
     client_id string, client_host string"""
@@ -53,7 +53,9 @@ def write_to_folder(
     checkpoint_dir: str,
     batch_interval_ms: int,
 ) -> StreamingQuery:
-    """Start a query that writes (topic, key, value, partition) to the tables of a folder."""
+    """Start a query that writes the rows of `output` (topic, key, value, partition) to the tables of a
+    folder.
+    """
     return (
         output.writeStream.queryName(query_name)
         .foreachBatch(FolderSink(OutputFolder(output_dir), layout).write)
@@ -66,34 +68,40 @@ def write_to_folder(
 
 @dataclass(frozen=True, slots=True)
 class FolderSink:
-    """A sink that writes batches to a folder. A batch that runs again writes the same files."""
+    """A sink that writes a batch's records as rows of Parquet files. A batch that runs again writes the same
+    files.
+    """
 
     folder: OutputFolder
     layout: TopicLayout
 
     def write(self, output: DataFrame, batch_id: int) -> None:
-        """Write a batch. The batches before it are committed."""
+        """Write a batch. Spark has committed all batches before it, so their files can be merged."""
         self.folder.begin()
         if batch_id % MERGE_EACH_BATCHES == 0:
             self.folder.merge(batch_id)
         cached = output.persist()
         try:
             # All tasks process the batch here. Then one task writes each file.
-            present = {row["topic"] for row in cached.select("topic").distinct().collect()}
+            topics_in_batch = {row["topic"] for row in cached.select("topic").distinct().collect()}
             for table, topic, columns in self._tables():
-                if topic in present:
+                if topic in topics_in_batch:
                     self._write(table, cached.where(F.col("topic") == topic).select(*columns), batch_id)
         finally:
             cached.unpersist()
 
     def _tables(self) -> list[tuple[OutputTable, str, list[Column]]]:
-        value = F.col("value").cast("string").alias("value")
-        key, text, layout = F.col("key").cast("string"), F.col("value").cast("string"), self.layout
-        parts = F.from_json(key, "array<string>")
-        committed = [
-            parts[0].alias("group_id"),
-            parts[1].alias("topic"),
-            parts[2].cast("int").alias("partition"),
+        """Return each table with the topic of its records, and its columns: `entry` has the fields of the
+        value, and the others are read from the key or are the value itself.
+        """
+        layout = self.layout
+        key, text = F.col("key").cast("string"), F.col("value").cast("string")
+        value = text.alias("value")
+        key_parts = F.from_json(key, "array<string>")
+        offset_key_columns = [
+            key_parts[0].alias("group_id"),
+            key_parts[1].alias("topic"),
+            key_parts[2].cast("int").alias("partition"),
         ]
         return [
             (EVENTS, layout.events_topic, [F.from_json(text, _EVENT).alias("entry"), value]),
@@ -105,7 +113,7 @@ class FolderSink:
             (
                 OFFSETS,
                 layout.offsets_topic,
-                [F.from_json(text, _OFFSET).alias("entry"), *committed, value],
+                [F.from_json(text, _OFFSET).alias("entry"), *offset_key_columns, value],
             ),
             (
                 DEAD_LETTERS,
@@ -115,16 +123,17 @@ class FolderSink:
         ]
 
     def _write(self, table: OutputTable, rows: DataFrame, batch_id: int) -> None:
-        others = [name for name in rows.columns if name != "entry"]
-        flat = rows.select(*others, "entry.*", F.lit(batch_id).alias("batch")).coalesce(1)
-        date = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))  # of UTC
-        writer = flat.write if table.keys else flat.withColumn("date", date).write.partitionBy("date")
+        """Write a table's rows of the batch: to one file, or without keys to one file for each date."""
+        other_columns = [name for name in rows.columns if name != "entry"]
+        flat = rows.select(*other_columns, "entry.*", F.lit(batch_id).alias("batch")).coalesce(1)
+        utc_date = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))
+        writer = flat.write if table.keys else flat.withColumn("date", utc_date).write.partitionBy("date")
         writer.parquet(str(self.folder.staging / table.name))
         self.folder.move_batch(table, batch_id)
 
 
 QUERY_NAME = "group-observer"
-_BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+_FIND_OFFSETS_BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 # The maximum number of records of a batch, so that a backlog shows progress. A batch may end at any record,
 # because the output does not depend on batches.
 MAX_RECORDS_A_BATCH = 200_000
@@ -139,8 +148,8 @@ _LINGER_MS = 100
 _PRODUCER_BATCH_BYTES = 256 * 1024
 MAX_SIGHTINGS_A_BATCH = 10_000
 COUNTS = "records"
-"""The name of the counts that each batch reports: `read`, and `unknown` (of types that Kafka 4.4 does not
-have)."""
+"""The name of the counts of records that each batch reports: `read`, and `unknown` (of types that Kafka 4.4
+does not have)."""
 
 
 def observe_groups(
@@ -149,10 +158,13 @@ def observe_groups(
     """Return the output records for rows of (key binary, value binary, partition int, offset long,
     timestamp).
 
-    `records` are those of `__consumer_offsets`, `sightings` those of the sightings topic. Streaming only.
-    Columns of the result: topic, key, value, partition (null: by the key).
+    `records` are those of `__consumer_offsets`, `sightings` those of the sightings topic, or None if it is
+    not read. Both must be streaming. The columns of the result are topic, key, value and partition, which is
+    null if the sink shall choose it by the key. `shards` is the number of shards of a partition.
     """
-    is_known = F.substring(F.col("key"), F.lit(1), F.lit(2)).isin(_encoded(record_types()))
+    # The first two bytes of a key are the type of its record.
+    known_types = [type_.to_bytes(2) for type_ in sorted(record_types())]
+    is_known = F.substring(F.col("key"), F.lit(1), F.lit(2)).isin(known_types)
     counted = records.observe(
         COUNTS,
         F.count(F.lit(1)).alias("read"),
@@ -164,7 +176,7 @@ def observe_groups(
         .select(_shard(shards).alias("shard"), log_row().alias("row"))
     )
     if sightings is not None:
-        rows = rows.unionByName(_sightings(sightings, shards))
+        rows = rows.unionByName(_sighting_rows(sightings, shards))
     output = rows.groupBy("shard").applyInPandasWithState(
         operator,
         outputStructType=OUTPUT_SCHEMA,
@@ -175,30 +187,25 @@ def observe_groups(
     return as_records(output)
 
 
-def _encoded(numbers: Iterable[int]) -> list[bytes]:
-    """Return the types as the two bytes with which a record's key begins."""
-    return [number.to_bytes(2) for number in sorted(numbers)]
-
-
 def _shard(shards: int) -> Column:
-    """Return the number of a record's shard: `streaming.query.admission.shard_of` of its group."""
+    """Return the number of the shard of a record's group, as `streaming.query.admission.shard_of` does."""
     # A key begins with the type and the length of the group id, two bytes each. The operator refuses a key
     # that is too short for that.
-    length = F.hex(F.substring(F.col("key"), F.lit(3), F.lit(2)))
-    characters = F.conv(F.nullif(length, F.lit("")), 16, 10).cast("int")
-    group = F.substring(F.col("key"), F.lit(5), F.coalesce(characters, F.lit(0)))
-    return F.col("partition").cast("long") * shards + F.pmod(F.crc32(group), F.lit(shards))
+    hex_length = F.hex(F.substring(F.col("key"), F.lit(3), F.lit(2)))
+    length = F.conv(F.nullif(hex_length, F.lit("")), 16, 10).cast("int")
+    group_id = F.substring(F.col("key"), F.lit(5), F.coalesce(length, F.lit(0)))
+    return F.col("partition").cast("long") * shards + F.pmod(F.crc32(group_id), F.lit(shards))
 
 
-def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
-    """Return the sightings as rows, each in its group's shard."""
+def _sighting_rows(sightings: DataFrame, shards: int) -> DataFrame:
+    """Return the sightings as rows, each in its group's shard, with SIGHTINGS as their partition."""
     key = F.col("key").cast("string")
-    # `kafka_why.contract.sightings` defines the keys.
-    number = F.substring_index(key, "/", 1).try_cast("long")
-    group = F.substring(key, F.locate("/", key) + 1, F.length(key))
-    shard = number * shards + F.pmod(F.crc32(group.cast("binary")), F.lit(shards))
+    # A key is `<partition>/<group id>` (`kafka_why.contract.sightings`). Records with other keys are dropped.
+    partition = F.substring_index(key, "/", 1).try_cast("long")
+    group_id = F.substring(key, F.locate("/", key) + 1, F.length(key))
+    shard = partition * shards + F.pmod(F.crc32(group_id.cast("binary")), F.lit(shards))
     return (
-        sightings.where(number.isNotNull())
+        sightings.where(partition.isNotNull())
         .withColumn("partition", F.lit(SIGHTINGS))
         .select(shard.alias("shard"), log_row().alias("row"))
     )
@@ -226,7 +233,7 @@ def read_source(spark: SparkSession, client_config: ClientConfig, partitions: in
     """Read `__consumer_offsets`. A new checkpoint starts at its beginning, an old one where it stopped."""
     # With an admin client Spark does not find internal topics. With a consumer it reads the partitions that
     # it is assigned.
-    spark.conf.set(_BY_CONSUMER, "true")
+    spark.conf.set(_FIND_OFFSETS_BY_CONSUMER, "true")
     return (
         spark.readStream.format("kafka")
         .options(**cluster_options(client_config))
@@ -255,7 +262,8 @@ def start(
 ) -> StreamingQuery:
     """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source.
 
-    The query writes to the observer's topics, or to `output_dir` if given. In a folder it uses no sightings.
+    The query writes to the observer's topics, or to `output_dir` if it is given. With `output_dir` the query
+    reads no sightings, because nothing writes the sightings topic.
     """
     records, layout = read_source(spark, client_config, partitions), operator.layout
     function = WorkerFunction(operator)

@@ -35,9 +35,6 @@ from streaming.service.topics import (
     wanted_settings,
 )
 
-# The observer's query under its supervisor. It waits for the coordinator's topic and pins it.
-
-
 DEFAULT_PREFIX = "group-observer"
 DEFAULT_BATCH_INTERVAL_MS = 1_000
 # The interval of batches of an observer that writes files. It is long because each batch writes up to four
@@ -59,10 +56,10 @@ class ObserverSettings:
     """
 
     # The number of shards of a partition (`streaming.query.admission`). None: the checkpoint's number, or the
-    # default for a new checkpoint. The same holds for `state_partitions`, in which Spark keeps the state.
+    # default for a new checkpoint. The same holds for `state_partitions`.
     shards: int | None = None
-    state_partitions: int | None = None
-    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS  # between polls for rebalancing groups; 0: none
+    state_partitions: int | None = None  # the partitions in which Spark keeps the state
+    poll_interval_ms: int = DEFAULT_POLL_INTERVAL_MS  # between polls for rebalancing groups; 0: no polls
     replication_factor: int | None = None  # of new topics
     min_insync_replicas: int | None = None  # of new topics
     output_dir: Path | None = None  # for Parquet files
@@ -78,26 +75,32 @@ class ObserverOptions(ObserverSettings):
     layout: TopicLayout = field(default_factory=lambda: TopicLayout.observed(DEFAULT_PREFIX, 1))
     batch_interval_ms: int = DEFAULT_BATCH_INTERVAL_MS  # between the beginnings of batches
     ui_host: str = LOOPBACK
-    ui_port: int | None = None
+    ui_port: int | None = None  # None: no UI
 
 
 # The pause between two polls for `__consumer_offsets` on a cluster that does not have it yet, because no
 # group has committed or joined.
 _RETRY_S = 1.0
 # A query that is restarted after a failure counts as running after this time, or at its first batch.
-_PROOF_S = 10.0
+_READY_AFTER_S = 10.0
 _ANEW = "the observer then reads the topic from its beginning, and the histories of all groups begin anew"
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _PinnedSource:
+    """The query's source, `__consumer_offsets` of one cluster, and its operator.
+
+    The checkpoint is pinned to that topic, with these numbers of partitions and shards, because its offsets
+    and its state fit no other.
+    """
+
     partitions: int
     shards: int
     operator: ObservingOperator
 
 
 class ObserversQuery(SupervisedQuery):
-    """The query of one observer."""
+    """The query of one observer. It waits for `__consumer_offsets`, and pins the checkpoint to it."""
 
     source = SOURCE
     service = "observer"
@@ -119,39 +122,42 @@ class ObserversQuery(SupervisedQuery):
         self._status = status
         self._session = session
         self._on_batch = on_batch
-        self._found: _Found | None = None
-        self._poller: RebalancePoller | None = None
-        self._ready_s = float("inf")
+        self._source: _PinnedSource | None = None  # None until the cluster has `__consumer_offsets`
+        self._poller: RebalancePoller | None = None  # None until then, or if it is turned off
+        self._ready_s = float("inf")  # when the query counts as ready without a batch
 
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
-        """Wait until the cluster has `__consumer_offsets`, then start the query. Returns None if the observer
-        stops meanwhile.
+        """Wait until the cluster has `__consumer_offsets`, then start the query. Return None if `stopping` is
+        set meanwhile.
         """
-        if self._found is None:
-            source = self._wait_for_source(stopping)
-            if source is None:
+        if self._source is None:
+            topics = self._wait_for_source(stopping)
+            if topics is None:
                 return None
-            self._found = self._pin(source)
-            self._start_polling(self._found.partitions)
-        found = self._found
+            self._source = self._pin(topics)
+            self._start_polling(self._source.partitions)
+        source = self._source
         self._checkpoint.check_committed(SOURCE)
         running = pipeline.start(
             self._session.spark,
             self._options.client_config,
             self._checkpoint.spark_uri,
-            found.operator,
-            partitions=found.partitions,
-            shards=found.shards,
+            source.operator,
+            partitions=source.partitions,
+            shards=source.shards,
             batch_interval_ms=self._options.batch_interval_ms,
             output_dir=self._options.output_dir,
         )
-        # An idle cluster has no records, and so no batches. The first query counts as running at once.
-        proof_s = 0.0 if self._status.current.phase is ServicePhase.STARTING else _PROOF_S
-        self._ready_s = time.monotonic() + proof_s
+        # On an idle cluster no batch makes the status READY. The first query is ready at once, a restarted
+        # one only when it has not failed for a while.
+        ready_after_s = 0.0 if self._status.current.phase is ServicePhase.STARTING else _READY_AFTER_S
+        self._ready_s = time.monotonic() + ready_after_s
         return running
 
     def _wait_for_source(self, stopping: threading.Event) -> FoundTopics | None:
-        """Wait until the cluster has `__consumer_offsets`. Returns None if the observer stops meanwhile."""
+        """Wait until the cluster has `__consumer_offsets`, and return its entry. Return None if `stopping` is
+        set meanwhile.
+        """
         while not stopping.is_set():
             reason = f"no group has joined or committed yet: the cluster has no {SOURCE}"
             try:
@@ -165,7 +171,7 @@ class ObserversQuery(SupervisedQuery):
             stopping.wait(_RETRY_S)
         return None
 
-    def _pin(self, source: FoundTopics) -> _Found:
+    def _pin(self, source: FoundTopics) -> _PinnedSource:
         """Pin the checkpoint to this cluster and topic. Raises FolderError if it is pinned to others."""
         options = self._options
         identity = self._checkpoint.pin(
@@ -185,11 +191,13 @@ class ObserversQuery(SupervisedQuery):
         self._session.use_state_partitions(identity.state_partitions)
         observer = observer_id(identity.member_id_namespace)
         operator = ObservingOperator(options.client_config, options.layout, observer)
-        return _Found(identity.request_partitions, identity.shards, operator)
+        return _PinnedSource(identity.request_partitions, identity.shards, operator)
 
     def _start_polling(self, partitions: int) -> None:
+        """Start the poller for rebalancing groups, unless it is turned off."""
         options = self._options
-        if options.poll_interval_ms and options.output_dir is None:  # else nothing is written to the cluster
+        # With an output folder the observer writes nothing to the cluster, so no sightings either.
+        if options.poll_interval_ms and options.output_dir is None:
             self._poller = RebalancePoller(
                 options.client_config,
                 options.layout.sightings_topic,
@@ -199,13 +207,13 @@ class ObserversQuery(SupervisedQuery):
             self._poller.start()
 
     def committed(self, batch: BatchProgress) -> None:
-        """Report the batch to the poller and to the caller."""
+        """Pass the offsets that the batch has read to the poller, and the batch to `on_batch`."""
         if self._poller is not None:
-            self._poller.read_to(batch.end_offsets)
+            self._poller.set_read_offsets(batch.end_offsets)
         self._on_batch(batch)
 
     def close(self) -> None:
-        """Stop the poller, after the supervisor has stopped."""
+        """Stop the poller. The supervisor must have stopped before."""
         if self._poller is not None:
             self._poller.stop()
 
@@ -218,7 +226,8 @@ class ObserversQuery(SupervisedQuery):
 def _prepare_topics(options: ObserverOptions) -> None:
     """Create and check the observer's topics, or claim the folder for its files.
 
-    Raises FolderError, and TopicsError, also if the topics are a coordinator's or another observer's.
+    Raises FolderError. Raises TopicsError, for example if the topics are a coordinator's or another
+    observer's.
     """
     if options.output_dir is not None:
         output_folder.claim_folder(options.output_dir, options.folder)
@@ -246,8 +255,8 @@ class Observer(Startable):
     """The observer of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, JarsUnavailable, JavaNotFound or SparkFailed. `on_failure` is
-    called in a thread when Spark keeps ending. `failure` is then the reason, and the caller has to `stop` the
-    observer. `on_batch` is called in a thread with each committed batch.
+    called in a thread when the query can run no more (`Supervisor`). `failure` is then the reason, and the
+    caller has to `stop` the observer. `on_batch` is called in a thread with each committed batch.
     """
 
     def __init__(
@@ -262,7 +271,7 @@ class Observer(Startable):
         self.status = StatusBoard(options.folder / "status.json")
         self._on_failure = on_failure
         self._folder = ServiceFolder(options.folder, "observer")
-        self._running = ExitStack()
+        self._started_parts = ExitStack()
         self._session: Session | None = None
 
     @property
@@ -280,7 +289,7 @@ class Observer(Startable):
             )
             self.status.enter(ServicePhase.STARTING, "preparing topics and Spark")
             _prepare_topics(self.options)
-            self._session = session = started.enter_context(self._spark(lock_fd))
+            self._session = session = started.enter_context(self._start_spark(lock_fd))
             checkpoint = Checkpoint.at(self.options.folder)
             checkpoint.own(checkpoint.newest_owner() + 1)  # the folder's lock excludes others
             query = ObserversQuery(
@@ -288,13 +297,13 @@ class Observer(Startable):
             )
             started.callback(query.close)
             started.enter_context(Supervisor(query, checkpoint, self.status, session, self._end))
-            self._running = started.pop_all()
+            self._started_parts = started.pop_all()
 
     def _end(self, reason: str, error: Exception) -> None:
         self.failure = reason
         self._on_failure()
 
-    def _spark(self, lock_fd: int) -> Session:
+    def _start_spark(self, lock_fd: int) -> Session:
         options = self.options
         file_manager = storage_at(str(options.folder)).file_manager
         return Session(
@@ -309,4 +318,4 @@ class Observer(Startable):
 
     def stop(self) -> None:
         """Stop the query, Spark and the rest. The batch that was running runs again at the next start."""
-        self._running.close()
+        self._started_parts.close()

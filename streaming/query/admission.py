@@ -1,5 +1,8 @@
 """The rows of a shard in the log's order, and the admission of messages: it accepts the requests of a shard's
 groups, and refuses other messages with a reason.
+
+A shard is the set of groups that share one keyed state of Spark. A record has one message, or is a pack of
+the requests of groups with the same slot, which is a hash of the group id.
 """
 
 import heapq
@@ -39,7 +42,8 @@ from kafka_why.partitioner import partition_of
 
 
 RUN_MAX_BYTES = 64 * 1024 * 1024
-# The memory of a row beside its value, in bytes: the tuple, its numbers, the bytes object, its list entries.
+# The memory of a row besides its key and value, in bytes: the tuple, its numbers, the bytes objects and the
+# list entry.
 ROW_OVERHEAD_BYTES = 256
 
 
@@ -54,18 +58,20 @@ class LogRow(NamedTuple):
 
 
 class LogOrder:
-    """A sorter of rows. `add` collects them, and iterating once yields them in order."""
+    """A sorter of rows. `add` collects them, and iterating yields them in the log's order. It can be iterated
+    only once.
+    """
 
     def __init__(self, run_max_bytes: int = RUN_MAX_BYTES) -> None:
         self._run_max_bytes = run_max_bytes
-        self._rows: list[LogRow] = []
-        self._bytes = 0
-        self._runs: list[IO[bytes]] = []
+        self._rows: list[LogRow] = []  # in memory
+        self._rows_bytes = 0
+        self._runs: list[IO[bytes]] = []  # files of sorted rows
 
     def add(self, row: LogRow) -> None:
         self._rows.append(row)
-        self._bytes += len(row.key) + len(row.value) + ROW_OVERHEAD_BYTES
-        if self._bytes > self._run_max_bytes:
+        self._rows_bytes += len(row.key) + len(row.value) + ROW_OVERHEAD_BYTES
+        if self._rows_bytes > self._run_max_bytes:
             self._spill()
 
     def __iter__(self) -> Iterator[LogRow]:
@@ -74,22 +80,24 @@ class LogOrder:
             yield from self._rows
             return
         try:
-            yield from heapq.merge(*(_read(run) for run in self._runs), self._rows)
+            yield from heapq.merge(*(_read_run(run) for run in self._runs), self._rows)
         finally:
             for run in self._runs:
                 run.close()
 
     def _spill(self) -> None:
+        """Write the rows in memory to a new run."""
         self._rows.sort()
         run = tempfile.TemporaryFile(prefix="group-coordinator-")  # noqa: SIM115 - closed after the merge
         for row in self._rows:
             pickle.dump(tuple(row), run, pickle.HIGHEST_PROTOCOL)
         run.seek(0)
         self._runs.append(run)
-        self._rows, self._bytes = [], 0
+        self._rows, self._rows_bytes = [], 0
 
 
-def _read(run: IO[bytes]) -> Iterator[LogRow]:
+def _read_run(run: IO[bytes]) -> Iterator[LogRow]:
+    """Yield the rows of a run. They are sorted."""
     while True:
         try:
             yield LogRow(*pickle.load(run))  # noqa: S301 - this process wrote it
@@ -128,18 +136,18 @@ def shard_of(group_id: str, partition: int, shards: int) -> int:
     return partition * shards + crc32(group_id.encode()) % shards
 
 
-def takes_packs(shards: int) -> bool:
-    """Return True if all requests of a pack are for the same shard."""
+def allows_packs(shards: int) -> bool:
+    """Return True if all requests of a pack are for one shard. Otherwise packs are refused."""
     return shards <= PACK_SLOTS
 
 
 class LogMessage(Struct, frozen=True):
-    """A message of the log: a record's value, or message `n` of a pack. `id` is the id of the request."""
+    """A message of the log: the whole value of a record, or one message of a pack."""
 
-    row: LogRow
-    n: int | None
+    row: LogRow  # the record
+    n: int | None  # the message's position in its pack, from 0, or None if the record is not a pack
     value: bytes
-    id: str
+    id: str  # `kafka_why.contract.codec.request_id`
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,57 +157,58 @@ class Admission:
     layout: TopicLayout
     partition: int  # the shard's partition of requests
     shards: int  # the number of shards of a partition
-    skip: frozenset[str]  # ids of records, or of single requests of packs, to refuse unread
+    skip: frozenset[str]  # ids of records, or of single requests of packs, to refuse without decoding them
 
     def messages(self, row: LogRow) -> Iterator[LogMessage]:
-        """Yield the messages of a record in their order. A record to skip or a pack that is too large is one
-        message.
+        """Yield the messages of a record in their order. A pack to skip or one that is too large is one
+        message, which `admit` refuses.
         """
-        record = request_id(self.layout.requests_topic, row.partition, row.offset)
-        if not is_pack(row.value) or record in self.skip or len(row.value) > self.layout.request_max_bytes:
-            yield LogMessage(row, None, row.value, record)
+        record_id = request_id(self.layout.requests_topic, row.partition, row.offset)
+        if not is_pack(row.value) or record_id in self.skip or len(row.value) > self.layout.request_max_bytes:
+            yield LogMessage(row, None, row.value, record_id)
             return
         for n, value in enumerate(unpack(row.value)):
-            yield LogMessage(row, n, value, f"{record}#{n}")
+            yield LogMessage(row, n, value, f"{record_id}#{n}")
 
     def admit(self, message: LogMessage, is_known: Callable[[str], bool]) -> AnyRequest | Refusal:
-        """Return the request of a message, or its refusal. `is_known` returns True for a group that is known
-        to belong to this partition.
+        """Return the request of a message, or its refusal. `is_known` returns True for a group that exists in
+        this shard.
         """
-        request = self._refusal_unread(message) or decode_request(message.value)
+        request = self._refusal_before_decoding(message) or decode_request(message.value)
         if isinstance(request, Refusal):
-            return self._checked_address(request)
+            return self._without_invalid_address(request)
         reply_partitions = self.layout.reply_partitions
         reply_partition = getattr(request, "reply_partition", 0)  # a request without an answer has none
         if not 0 <= reply_partition < reply_partitions:
             text = f"reply partition {reply_partition} is not one of {reply_partitions}"
             return Refusal(Reason.NO_SUCH_REPLY_PARTITION, text, None)
-        return self._misdirected(request, message, is_known) or request
+        return self._refuse_misdirected(request, message, is_known) or request
 
-    def _refusal_unread(self, message: LogMessage) -> Refusal | None:
-        """Return why a message is refused before its request is decoded, or None."""
+    def _refusal_before_decoding(self, message: LogMessage) -> Refusal | None:
+        """Return the refusal of a message whose request must not be decoded, or None."""
         if message.id in self.skip:
             return Refusal(Reason.SKIPPED, "skipped by configuration", None)
         # The topic's own limit applies to compressed bytes.
         text = excess(message.value, self.layout.request_max_bytes)
         if text is not None:
             return refuse_unreadable(message.value, Reason.REQUEST_TOO_LARGE, text)
-        if message.n is not None and not takes_packs(self.shards):
+        if message.n is not None and not allows_packs(self.shards):
             text = f"{NO_PACKS}, because it has {self.shards} shards of a partition"
             return refuse_unreadable(message.value, Reason.INVALID_REQUEST, text)
         return None
 
-    def _checked_address(self, refusal: Refusal) -> Refusal:
+    def _without_invalid_address(self, refusal: Refusal) -> Refusal:
+        """Return the refusal, without the address for a response if its reply partition does not exist."""
         address = refusal.address
         if address is None or 0 <= address.reply_partition < self.layout.reply_partitions:
             return refusal
         return Refusal(refusal.reason, refusal.message, None)
 
-    def _misdirected(
+    def _refuse_misdirected(
         self, request: AnyRequest, message: LogMessage, is_known: Callable[[str], bool]
     ) -> Refusal | None:
-        """Return the refusal of a request under another group's key or slot, or in another group's
-        partition.
+        """Return the refusal of a request whose record has another group's key or slot, or is in another
+        group's partition. Return None if the request is in its place.
         """
         group_id, row = request.group_id, message.row
         if message.n is None:
@@ -211,7 +220,7 @@ class Admission:
             key = row.key.decode(errors="replace")
             text = f"the pack's key is {key!r}, the slot of group {group_id!r} is {slot_of(group_id)}"
             return refuse(request, Reason.KEY_MISMATCH, text)
-        # A shard's groups are in its partition. The search for the partition of another group takes longer.
+        # A known group needs no `partition_of`, which takes longer.
         if row.partition == self.partition and is_known(group_id):
             return None
         partition = partition_of(group_id, self.layout.request_partitions)

@@ -66,7 +66,7 @@ def _run_both(spark: Path, broker: Path, folder: Path) -> None:
     options = {DEFAULT_JAVA_OPTIONS: f'"-XX:ArchiveClassesAtExit={spark}"'}
     overrides = {"auto.create.topics.enable": "true"}
     try:
-        with EmbeddedBroker(folder / "broker", overrides=overrides, written_archive=broker) as running:
+        with EmbeddedBroker(folder / "broker", overrides=overrides, archive_at_exit=broker) as running:
             session = Session(log_path=folder / "spark.log", ui_port=0, extra=options)
             try:
                 _run_query(session.spark, running.client_config, folder / "checkpoint")

@@ -29,14 +29,14 @@ from pyspark.errors import PySparkException
 # The packages of this project that the query's function needs.
 SENT = ("assignors", "checkpoints", "embedded", "kafka_why", "records", "state", "streaming")
 # The distributions that they import in a Python worker.
-REQUIRED = ("confluent-kafka", "kafka-python", "msgspec", "numpy", "pandas", "pyarrow", "pyspark")
+REQUIRED = ("confluent-kafka", "kafka-python", "msgspec", "numpy", "pandas", "pyarrow", "pyspark", "xxhash")
 ZIP_NAME = "group-coordinator.zip"
 MARK_NAME = ".shared"
 CHECK_TIMEOUT_S = 60.0
 # Each task of the check takes this long, so that one executor cannot run all of them.
 _TASK_S = 0.2
 _PYTHON = "Python"
-_MISSING = "none"
+_NO_VERSION = "none"  # the version of a distribution that is not installed
 
 
 class ExecutorsUnfit(RuntimeError):
@@ -46,11 +46,12 @@ class ExecutorsUnfit(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Demand:
+class WorkerRequirements:
     """The requirements on a Python worker."""
 
     versions: tuple[tuple[str, str], ...]  # the versions of Python and of each distribution
-    # The path and the content of a file, which another machine sees only in a shared checkpoint.
+    # The path and the content of a file in the checkpoint. A machine that cannot read it does not share the
+    # checkpoint with the driver.
     mark: tuple[str, str] | None = None
 
     def check(self) -> None:
@@ -59,13 +60,14 @@ class Demand:
 
     def faults(self) -> list[str]:
         """Return the unmet requirements of this process, each as a sentence."""
-        here = dict(versions())
+        own_versions = dict(versions())
         where = f"on {socket.gethostname()} ({sys.executable})"
         faults = [
-            f"{name} {where} is {here[name]}, the driver has {version}"
+            f"{name} {where} is {own_versions[name]}, the driver has {version}"
             for name, version in self.versions
-            if here[name] != version
+            if own_versions[name] != version
         ]
+        # A worker has the driver's code if it imports this module from the driver's zip file.
         code = str(__file__)
         if ZIP_NAME not in code:
             faults.append(f"the code {where} is of {code}, not the driver's")
@@ -75,24 +77,24 @@ class Demand:
 
 
 @cache
-def _check_process(demand: Demand) -> None:
-    if faults := demand.faults():
+def _check_process(requirements: WorkerRequirements) -> None:
+    if faults := requirements.faults():
         raise ExecutorsUnfit("; ".join(faults))
 
 
 def versions() -> tuple[tuple[str, str], ...]:
     """Return the versions of Python and of each required distribution in this process."""
-    found = [(_PYTHON, platform.python_version())]
-    return (*found, *((name, _version(name)) for name in REQUIRED))
+    return ((_PYTHON, platform.python_version()), *((name, _version(name)) for name in REQUIRED))
 
 
 def _version(name: str) -> str:
+    """Return the version of a distribution in this process, or _NO_VERSION."""
     if name == "pyspark":  # an executor has it from Spark's own folder
         return pyspark.__version__
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return _MISSING
+        return _NO_VERSION
 
 
 def write_zip(folder: Path) -> Path:
@@ -110,30 +112,31 @@ def send_code(context: Any, folder: Path) -> None:
     """Let executors of this SparkContext fetch the code. The zip file must stay in `folder` while the context
     runs.
     """
-    before = list(sys.path)
+    old_path = list(sys.path)
     context.addPyFile(str(write_zip(folder)))
-    sys.path[:] = before  # the driver imports its own copy
+    sys.path[:] = old_path  # addPyFile changes the driver's path, too, but the driver imports its own copy
 
 
-def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
-    """Return the demand with a mark, by which workers check that they have the driver's checkpoint. Raises
-    FolderNotWritable.
+def with_mark(requirements: WorkerRequirements, checkpoint: str, content: str) -> WorkerRequirements:
+    """Write a file, the mark, into the checkpoint, and return the requirements with it. Workers then check
+    that they read the driver's checkpoint. Raises FolderNotWritable.
 
     Without this check, executors could write the state into local folders, where the next executor does not
     find it. A checkpoint that is not in a file system needs no mark.
     """
-    # These import packages that only the driver needs.
+    # Imported here, because these modules import packages that only the driver needs.
     from kafka_why.local_files import LocalFiles
     from streaming.query.storage import storage_at
 
     path = storage_at(checkpoint).path
     if path is None:
-        return demand
+        return requirements
     LocalFiles(path).write(MARK_NAME, content.encode())
-    return replace(demand, mark=(str(path.absolute() / MARK_NAME), content))
+    return replace(requirements, mark=(str(path.absolute() / MARK_NAME), content))
 
 
 def _fault_of_mark(path: str, content: str) -> str | None:
+    """Return what is wrong unless the file at `path`, the mark of the checkpoint, has this content."""
     try:
         found = Path(path).read_text()
     except OSError as error:
@@ -145,22 +148,26 @@ def _fault_of_mark(path: str, content: str) -> str | None:
     )
 
 
-def check(context: Any, demand: Demand, timeout_s: float = CHECK_TIMEOUT_S) -> None:
+def check(context: Any, requirements: WorkerRequirements, timeout_s: float = CHECK_TIMEOUT_S) -> None:
     """Run a job that checks the executors of this SparkContext. Raises ExecutorsUnfit."""
     tasks = max(2, context.defaultParallelism)
-    is_late = threading.Event()
+    has_timed_out = threading.Event()
 
     def give_up() -> None:
-        is_late.set()
+        has_timed_out.set()
         context.cancelAllJobs()
 
     timer = threading.Timer(timeout_s, give_up)
     timer.start()
     try:
-        reports = context.parallelize(range(tasks), tasks).mapPartitions(partial(_faults, demand)).collect()
+        reports = (
+            context.parallelize(range(tasks), tasks)
+            .mapPartitions(partial(_faults_of_task, requirements))
+            .collect()
+        )
     except (Py4JError, PySparkException) as error:
         master = context.master
-        if not is_late.is_set():
+        if not has_timed_out.is_set():
             raise ExecutorsUnfit(
                 f"the executors of {master} do not run Python: {_cause_line(error)}"
             ) from None
@@ -175,32 +182,34 @@ def check(context: Any, demand: Demand, timeout_s: float = CHECK_TIMEOUT_S) -> N
         raise ExecutorsUnfit("; ".join(faults))
 
 
-def _faults(demand: Demand, _: Iterable[int]) -> Iterator[str]:
+def _faults_of_task(requirements: WorkerRequirements, _: Iterable[int]) -> Iterator[str]:
+    """Return the faults of the Python worker that runs this task, after _TASK_S."""
     time.sleep(_TASK_S)
-    return iter(demand.faults())
+    return iter(requirements.faults())
 
 
 def _cause_line(error: Exception) -> str:
     """Return the line of a failed job's error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines()]
+    # The words by which such a line is known, the most specific first.
     words = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError", "Error:", "Caused by")
     for word in words:
-        if found := [line for line in lines if word in line]:
-            return found[0]
+        if lines_with_word := [line for line in lines if word in line]:
+            return lines_with_word[0]
     return lines[0] if lines else type(error).__name__
 
 
-def demand_of_driver() -> Demand:
+def requirements_of_driver() -> WorkerRequirements:
     """Return this process's versions as the requirements on executors."""
-    return Demand(versions())
+    return WorkerRequirements(versions())
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFunction:
     """A function for applyInPandasWithState that a Python worker can unpickle only if `checks` pass.
 
-    Spark sends the function to a worker for each pass of each task, even without rows, and commits the task's
-    state. So the checks run when the worker unpickles the function.
+    Spark commits the state of a task even if the task has no rows and never calls the function. So the checks
+    run when the worker unpickles the function, which it does for each pass of each task.
     """
 
     function: Callable[..., Iterator[Any]]
@@ -210,12 +219,13 @@ class WorkerFunction:
         return self.function(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.function, self.checks)
+        return _checked_function, (self.function, self.checks)
 
 
-def _unpickle(
+def _checked_function(
     function: Callable[..., Iterator[Any]], checks: tuple[Callable[[], None], ...]
 ) -> Callable[..., Iterator[Any]]:
+    """Run the checks and return the function. A Python worker calls this to unpickle a WorkerFunction."""
     _freeze_imports()
     for check in checks:
         check()

@@ -10,66 +10,51 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
+from kafka_why.errors import MultilineError
 from kafka_why.local_files import FolderNotWritable, make_private_folder
 
 LAUNCH_S = 60.0
 """A JVM that has not answered this long after its launch is killed. It takes 1 s, on a busy machine 10 s."""
+# A JVM counts as ended if it ends within this time.
 LOSS_GRACE_S = 5.0
 _POLL_S = 0.1
 # The variable in which spark-submit passes the port of its JVM to the Python process.
-_GIVEN = "PYSPARK_GATEWAY_PORT"
+_GATEWAY_PORT_VARIABLE = "PYSPARK_GATEWAY_PORT"
 LAUNCH_ERRORS = (PySparkException, Py4JError, OSError)
 
 
-class SparkFailed(RuntimeError):
+class SparkFailed(MultilineError):
     """Spark did not start or has ended. The message has the reason and the path of Spark's log."""
 
 
-class Jvm(Protocol):
-    """A running JVM. `gateway` is PySpark's connection to it."""
-
-    gateway: Any
-
-    @property
-    def pid(self) -> int: ...
-
-    def has_ended(self) -> bool:
-        """Return True if the JVM has ended, or ends within LOSS_GRACE_S."""
-
-    def kill(self) -> None:
-        """End the JVM at once. It may have ended already."""
-
-    def end(self, grace_s: float) -> None:
-        """End the JVM if this process started it, and close the connection. It may have ended already."""
-
-
 class OwnJvm:
-    """A JVM that ends with this process.
+    """A JVM that ends with this process. `gateway` is PySpark's connection to it.
 
-    It holds `hold_fd` open until it ends. Its output goes to `log_path`. Raises one of LAUNCH_ERRORS, and
-    SparkFailed if it hangs.
+    It holds `hold_fd`, with the lock of the coordinator's folder, open until it ends. Its output goes to
+    `log_path`. Raises one of LAUNCH_ERRORS, and SparkFailed if it hangs.
     """
 
     def __init__(self, conf: SparkConf, log_path: Path, hold_fd: int | None) -> None:
         with log_path.open("ab") as log:
-            popen: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
+            popen_options: dict[str, Any] = {"stdout": log, "stderr": log, "start_new_session": True}
             if hold_fd is not None:
-                popen["pass_fds"] = (hold_fd,)
+                popen_options["pass_fds"] = (hold_fd,)
             with _deferred_signals(), _launch_time_limit(LAUNCH_S, log_path):
-                self.gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+                self.gateway = launch_gateway(conf, popen_options)  # type: ignore[no-untyped-call]
 
     @property
     def pid(self) -> int:
         return int(self.gateway.proc.pid)
 
     def has_ended(self) -> bool:
+        """Return True if the JVM has ended, or ends within LOSS_GRACE_S."""
         try:
             self.gateway.proc.wait(LOSS_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -77,9 +62,11 @@ class OwnJvm:
         return True
 
     def kill(self) -> None:
+        """End the JVM at once. It may have ended already."""
         self.gateway.proc.kill()
 
     def end(self, grace_s: float) -> None:
+        """End the JVM, and close the connection. It may have ended already."""
         self.gateway.shutdown()
         # The JVM exits when the pipe to its standard input closes.
         self.gateway.proc.stdin.close()
@@ -92,15 +79,11 @@ class OwnJvm:
 
 
 class GivenJvm:
-    """The JVM of `spark-submit`. It waits for this process, and ends after it."""
+    """The JVM of `spark-submit`. It waits for this process, and ends after it. The methods are OwnJvm's."""
 
     def __init__(self) -> None:
         self.gateway = launch_gateway()  # type: ignore[no-untyped-call]
-        self._pid = int(self.gateway.jvm.java.lang.ProcessHandle.current().pid())
-
-    @property
-    def pid(self) -> int:
-        return self._pid
+        self.pid = int(self.gateway.jvm.java.lang.ProcessHandle.current().pid())
 
     def has_ended(self) -> bool:
         give_up_s = time.monotonic() + LOSS_GRACE_S
@@ -114,10 +97,14 @@ class GivenJvm:
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
 
     def end(self, grace_s: float) -> None:
+        """Close the connection."""
         SparkContext._gateway = SparkContext._jvm = None
+
+
+Jvm = OwnJvm | GivenJvm
 
 
 def ping(gateway: Any) -> None:
@@ -127,7 +114,7 @@ def ping(gateway: Any) -> None:
 
 def is_given() -> bool:
     """Return True if spark-submit has started this process."""
-    return _GIVEN in os.environ
+    return _GATEWAY_PORT_VARIABLE in os.environ
 
 
 def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
@@ -144,16 +131,18 @@ def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
 
 @contextlib.contextmanager
 def _launch_time_limit(limit_s: float, log_path: Path) -> Iterator[None]:
-    """Kill the JVM that this thread launches and raise SparkFailed after `limit_s`.
+    """Kill the JVM that this thread launches in the block, and raise SparkFailed, if the block takes longer
+    than `limit_s`.
 
-    launch_gateway waits for its JVM without a limit, and does not report the process.
+    launch_gateway waits for its JVM without a limit, and does not report the process. So the JVM is found as
+    a new child of this thread.
     """
     thread = threading.get_native_id()
-    older = _children_of(thread)
+    earlier_children = _children_of(thread)
     killed: list[int] = []
 
     def kill() -> None:
-        for pid in _children_of(thread) - older:
+        for pid in _children_of(thread) - earlier_children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             killed.append(pid)
@@ -191,7 +180,7 @@ def _deferred_signals() -> Iterator[None]:
         return
     received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.signal(number, lambda it, _: received.append(it)) for number in numbers]
+    handlers = [signal.signal(number, lambda signum, _: received.append(signum)) for number in numbers]
     try:
         yield
     finally:
@@ -214,8 +203,9 @@ INTERVAL_S = 1.0
 class Watchdog:
     """A watchdog that calls `ping` of the JVM once per interval.
 
-    `on_hung` is called once, in a thread, after UNANSWERED_S intervals without an answer. Intervals are
-    counted instead of measured: while this whole process is stopped, it cannot ping.
+    `on_hung` is called once, in a thread, after UNANSWERED_S intervals (of a second) without an answer. The
+    watchdog counts intervals instead of comparing times, because time in which this process is stopped must
+    not count.
     """
 
     def __init__(
@@ -230,20 +220,22 @@ class Watchdog:
         self._interval_s = interval_s
         self._has_answered = threading.Event()
         self._stopping = threading.Event()
-        self._pinging = threading.Thread(target=self._ping_repeatedly, name="watchdog-ping", daemon=True)
-        self._watching = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        # Two threads, because a ping of a hung JVM does not return.
+        self._ping_thread = threading.Thread(target=self._ping_repeatedly, name="watchdog-ping", daemon=True)
+        self._watch_thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        self._pinging.start()
-        self._watching.start()
+        self._ping_thread.start()
+        self._watch_thread.start()
 
     def stop(self) -> None:
         """Stop the watch. A ping without an answer stays open."""
         self._stopping.set()
-        self._watching.join()
-        self._pinging.join(self._interval_s)
+        self._watch_thread.join()
+        self._ping_thread.join(self._interval_s)
 
     def _ping_repeatedly(self) -> None:
+        """Ping the JVM until stopped. Stop the watch when the JVM has ended."""
         while not self._stopping.is_set():
             try:
                 self._ping()
@@ -254,11 +246,12 @@ class Watchdog:
             self._stopping.wait(self._interval_s / 2)
 
     def _watch(self) -> None:
-        unanswered = 0
+        """Call `on_hung` and end after UNANSWERED_S intervals without an answer, or end when stopped."""
+        unanswered_intervals = 0
         while not self._stopping.wait(self._interval_s):
-            unanswered = 0 if self._has_answered.is_set() else unanswered + 1
+            unanswered_intervals = 0 if self._has_answered.is_set() else unanswered_intervals + 1
             self._has_answered.clear()
-            if unanswered >= UNANSWERED_S:
+            if unanswered_intervals >= UNANSWERED_S:
                 self._on_hung(f"Spark's JVM has not answered for {UNANSWERED_S} s")
                 return
 
@@ -287,19 +280,20 @@ def temporary_file_settings(folder: Path, spark: Mapping[str, str], *, is_local:
     folder = folder.absolute()
     empty_folder(folder)
     ours = {}
-    if is_local:  # executors elsewhere have no such folder
+    if is_local:  # executors elsewhere do not have this folder
         ours[LOCAL_DIR] = str(folder)
-    if not _can_have_sockets(folder):
-        system = Path(tempfile.gettempdir())
-        ours[SOCKET_FOLDER] = str(system if _can_have_sockets(system) else _SHORT_FOLDER)
+    if not _can_have_sockets(folder):  # Spark creates its sockets in java.io.tmpdir by default
+        system_folder = Path(tempfile.gettempdir())
+        ours[SOCKET_FOLDER] = str(system_folder if _can_have_sockets(system_folder) else _SHORT_FOLDER)
     options = [
         f'"-Djava.io.tmpdir={folder}"',
         spark.get(JAVA_OPTIONS, ""),
-    ]  # of two values, the last one wins
+    ]  # Java uses the last of two values, so a given one takes precedence
     return ours | dict(spark) | {JAVA_OPTIONS: " ".join(filter(None, options))}
 
 
 def _can_have_sockets(folder: Path) -> bool:
+    """Return True if the folder's path leaves enough bytes for the name of a socket."""
     return len(os.fsencode(folder)) <= SOCKET_FOLDER_MAX_BYTES
 
 

@@ -1,8 +1,8 @@
 """The stateful operator. Spark calls it for one shard's new rows, or for the shard's next deadline.
 
-Only this package touches Spark's keyed state. Spark gives no guarantees: rows come in any order and in
-chunks, and a timeout fires again until it is replaced. The core needs strict order, which `ShardCall`
-provides.
+A shard is the set of groups that share one keyed state of Spark. Only this package touches that state. Spark
+gives no guarantees: rows come in any order and in chunks, and a timeout fires again until it is replaced. The
+core, the package `state`, needs strict order, which `ShardCall` provides.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,17 +25,9 @@ from streaming.query.admission import DEFAULT_SHARDS, Admission, LogMessage, Log
 from streaming.query.handling import DecodedGroup, handle
 from streaming.query.output import Output
 
-# A call of the operator for the rows and deadlines of one shard's groups.
-#
-# A group is decoded when a message or a deadline first touches it, and encoded at the end of the call. A
-# group that is not touched keeps its encoded bytes. Each group has its own timeline, so a fault in one
-# group affects no other.
-
-
-# Notes of a Python worker's current request, in a file, because a killed worker leaves no error that names
-# the request.
-#
-# Each request then costs a write, so a query has notes only after its workers have died.
+# Notes: a Python worker writes the id of its current request, or its group with deadlines, to a file, because
+# a killed worker leaves no error that names them. Each request then costs a write, so a query has notes only
+# after its workers have died.
 
 
 WORKER_DIED = "Python worker exited unexpectedly"
@@ -49,7 +41,9 @@ def no_note(text: str) -> None:
 
 
 def note_writer(prefix: str | None, task: int) -> Note:
-    """Return a function that writes the notes of a task to its own file, or `no_note` if `prefix` is None."""
+    """Return a function that writes a note to the file of this task, `<prefix>-<task>`, in place of the last
+    one. Return `no_note` if `prefix` is None.
+    """
     if prefix is None:
         return no_note
     path = Path(f"{prefix}-{task}")
@@ -61,22 +55,26 @@ def note_writer(prefix: str | None, task: int) -> Note:
 
 
 def take_unfinished_notes(prefix: str | None) -> list[str]:
-    """Return the notes of tasks that did not finish, and remove all notes.
+    """Return the last notes of calls that did not finish, and remove the files of all notes.
 
     No notes are found if the workers run on other machines.
     """
     if prefix is None:
         return []
-    texts = []
+    notes = []
     for path in sorted(Path(prefix).parent.glob(f"{Path(prefix).name}-*")):
-        texts.append(path.read_text())
+        notes.append(path.read_text())
         path.unlink()
-    return [text for text in texts if text]
+    return [note for note in notes if note]  # a call that finishes leaves an empty note
 
 
 class ShardCall:
-    """A call of the operator. It decodes the shard's map of groups, applies its rows, and writes the map
+    """A call of the operator: it reads the shard's groups, applies rows and deadlines, and writes the groups
     back.
+
+    A group is decoded when a message or a deadline first touches it, and encoded at the end of the call. The
+    others keep their encoded bytes. Each group has its own timeline, which applies its requests and deadlines
+    in time order, so a fault in one group affects no other.
     """
 
     def __init__(
@@ -97,6 +95,7 @@ class ShardCall:
         self._step = step
         self._note = note
         self._output = Output(admission.layout)
+        # The groups by id: all as the state has them, and those that this call has decoded.
         self._entries: dict[str, codec.StoredGroup] = {}
         if state.exists:
             version, payload = state.get
@@ -105,7 +104,7 @@ class ShardCall:
         self._decoded: dict[str, DecodedGroup] = {}
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
-        """Apply or refuse every message of every row, in the log's order."""
+        """Apply or refuse every message of `rows`, which are in the log's order. Yield frames of output."""
         for row in rows:
             for message in self._admission.messages(row):
                 self._apply(message)
@@ -114,13 +113,15 @@ class ShardCall:
 
     def _apply(self, message: LogMessage) -> None:
         self._note(f"record {message.id}")
-        handle(message, self._admission, self._is_known, self._decode_group, self._output)
+        handle(message, self._admission, self._has_group, self._decode_group, self._output)
 
-    def _is_known(self, group_id: str) -> bool:
+    def _has_group(self, group_id: str) -> bool:
         return group_id in self._decoded or group_id in self._entries
 
     def _decode_group(self, group_id: str) -> DecodedGroup:
-        """Return the group, decoded at its first use in this call. An unknown group is empty."""
+        """Return the group, decoded at its first use in this call. A new group id gets a `DecodedGroup`
+        without a group.
+        """
         group = self._decoded.get(group_id)
         if group is None:
             entry = self._entries.get(group_id)
@@ -129,7 +130,8 @@ class ShardCall:
         return group
 
     def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:
-        """Fire the deadlines that the watermark allows, and write the state, at the end of every call.
+        """Fire the deadlines that are due at the watermark, encode the decoded groups, and write the state,
+        at the end of every call. Yield frames of output.
 
         A call that writes state has to set Spark's timeout again, because writing clears it.
         """
@@ -149,25 +151,28 @@ class ShardCall:
             self._state.update((version, payload))
             deadline_ms = codec.earliest_deadline_ms(self._entries)
             if deadline_ms is not None:
+                # Spark refuses a timeout that is not after the watermark.
                 self._state.setTimeoutTimestamp(max(deadline_ms, watermark_ms + 1))
         elif self._state.exists:
             self._state.remove()
         yield from self._output.frame(len(payload))
 
     def _encode_group(self, decoded: DecodedGroup) -> None:
-        """Encode a group that the call has changed, and write its records of compacted topics."""
-        group, key = decoded.timeline.group, decoded.key
+        """Encode a decoded group, or drop it if it no longer exists, and add its changed records for the
+        compacted topics.
+        """
+        group, group_id = decoded.timeline.group, decoded.timeline.group_id
         if decoded.is_unpublished and isinstance(group, Group):
-            self._output.all_offsets(group)
-            self._output.all_transactions(group)
-        self._output.add_compacted(decoded.timeline.group_id)
+            self._output.add_all_offsets(group)
+            self._output.add_all_transactions(group)
+        self._output.add_compacted(group_id)
         if group is not None:
-            if decoded.has_news or decoded.is_unpublished:
-                self._output.snapshot(group)
-            entry = codec.encode_group(group, decoded.timeline.next_deadline_ms())
-            self._entries[group.group_id] = entry
-        elif self._entries.pop(decoded.timeline.group_id, None) is not None:
-            self._output.group_tombstone(key)
+            if decoded.has_new_history or decoded.is_unpublished:
+                self._output.add_view(group)
+            self._entries[group_id] = codec.encode_group(group, decoded.timeline.next_deadline_ms())
+        elif self._entries.pop(group_id, None) is not None:
+            # The group existed before this call, so it may have a view on the groups topic.
+            self._output.add_group_tombstone(decoded.key)
 
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
@@ -175,12 +180,12 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class ConfigEpoch:
-    """A configuration, the first batch that uses it, and the time after which it is in force."""
+    """A configuration of the coordinator, and the batches and times for which it holds."""
 
-    from_batch: int
+    from_batch: int  # the first batch that uses it
     config: CoordinatorConfig
-    skip: frozenset[str] = frozenset()  # ids of records to dead-letter unread from that batch on
-    after_ms: int = 0
+    skip: frozenset[str] = frozenset()  # ids of records to refuse without decoding them, from that batch on
+    after_ms: int = 0  # it is in force after this time of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +193,8 @@ class Operator:
     """The function for applyInPandasWithState. Spark sends it to Python workers, so it must stay small.
 
     `epochs` are ordered by their batches and times. A batch that runs again after a restart uses the epochs
-    of its first run. `shards` is the number of shards of a partition of requests. `notes_prefix` starts the
-    paths of the files in which workers note their current request (`streaming.query.operator`), None for no
-    notes.
+    and outages of its first run. `shards` is the number of shards of a partition of requests. `notes_prefix`
+    is the beginning of the paths of workers' notes, or None if they write none.
     """
 
     layout: TopicLayout
@@ -204,14 +208,15 @@ class Operator:
         self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
         batch_id = _batch_id()
+        shard = int(key[0])  # counted over all partitions (`streaming.query.admission.shard_of`)
         call = ShardCall(
-            int(key[0]),
-            Admission(self.layout, int(key[0]) // self.shards, self.shards, self.skip(batch_id)),
+            shard,
+            Admission(self.layout, shard // self.shards, self.shards, self.skip(batch_id)),
             self.configs(batch_id),
             state,
             outages=self.known_outages(batch_id),
             step=self.step,
-            note=note_writer(self.notes_prefix, _task()),
+            note=note_writer(self.notes_prefix, _task_partition()),
         )
         if not state.hasTimedOut:
             yield from call.apply(in_log_order(frames))
@@ -221,25 +226,25 @@ class Operator:
         """Return the configurations that the batch uses, in the order of their times, or all if `batch_id` is
         None.
         """
-        first, *later = self._known_epochs(batch_id)
+        first, *later = self._epochs_of(batch_id)
         return Configs(first.config, [ConfigChange(epoch.after_ms, epoch.config) for epoch in later])
 
     def skip(self, batch_id: int | None) -> frozenset[str]:
         """Return the ids of the records that the batch skips, or those of the last epoch if `batch_id` is
         None.
         """
-        return self._known_epochs(batch_id)[-1].skip
+        return self._epochs_of(batch_id)[-1].skip
 
-    def _known_epochs(self, batch_id: int | None) -> list[ConfigEpoch]:
+    def _epochs_of(self, batch_id: int | None) -> list[ConfigEpoch]:
         return [epoch for epoch in self.epochs if batch_id is None or epoch.from_batch <= batch_id]
 
     def known_outages(self, batch_id: int | None) -> list[Outage]:
-        """Return the outages that precede the batch, or all outages if `batch_id` is None."""
+        """Return the outages that apply to the batch, or all outages if `batch_id` is None."""
         return [known.outage for known in self.outages if batch_id is None or known.from_batch <= batch_id]
 
 
-def _task() -> int:
-    """Return the number of this task's partition, 0 outside of Spark."""
+def _task_partition() -> int:
+    """Return the number of this task's shuffle partition, or 0 outside of Spark."""
     context = TaskContext.get()
     return context.partitionId() if context else 0
 
@@ -252,13 +257,15 @@ def _batch_id() -> int | None:
 
 
 def in_log_order(frames: Iterable[pd.DataFrame]) -> LogOrder:
-    """Unpack the rows: `<partition> <offset> <at_ms> <bytes of the key>`, a line feed, the key and the value
-    of the record.
+    """Return the rows in `frames`, in the log's order.
+
+    Their only column, `row`, is encoded by `streaming.query.pipeline.log_row`: `<partition> <offset> <at_ms>
+    <size of the key in bytes>`, a line feed, the key and the value.
     """
     rows = LogOrder()
     for frame in frames:
-        for packed in frame["row"].tolist():
-            header, _, content = packed.partition(b"\n")
+        for encoded in frame["row"].tolist():
+            header, _, content = encoded.partition(b"\n")
             partition, offset, at_ms, key_bytes = map(int, header.split(b" "))
             rows.add(LogRow(partition, offset, at_ms, content[:key_bytes], content[key_bytes:]))
     return rows

@@ -1,6 +1,6 @@
-"""The values of output records that need no data frame: responses and dead letters.
+"""The values of output records: responses, dead letters, committed offsets and pending transactions.
 
-The operator's output and the replay without Spark share them.
+They need no data frame, so the operator's output shares them with the replica and with replays without Spark.
 """
 
 from uuid import UUID
@@ -71,19 +71,28 @@ def committed_offset(
 ANSWERS_MAX_BYTES = 256 * 1024
 
 
-def response_value(reply: Reply | rocketmq.Reply, max_bytes: int) -> tuple[bytes, str | None]:
-    """Encode a response. A response that is too large becomes an error. The second value is then the text of
-    its dead letter.
+def response_value(
+    reply: Reply | rocketmq.Reply, max_bytes: int, message: LogMessage | None = None
+) -> tuple[bytes, DeadLetter | None]:
+    """Encode a response, and return it with None. For a response of more than `max_bytes`, return an error
+    response and the dead letter of its request.
+
+    `message` is the message that is being applied, or None while only deadlines fire.
     """
-    value = encode(reply.response)
+    value, request = encode(reply.response), reply.response.request
     if len(value) <= max_bytes:
         return value, None
     text = f"the answer has {len(value)} bytes, {LIMIT} is {max_bytes}"
-    return encode(too_large_error(reply.response)), text
+    # The response may answer an earlier request, which waited in the group. Its message is no longer
+    # available.
+    answered_message = message if message is not None and message.id == request else None
+    key = b"" if answered_message is None else answered_message.row.key
+    letter = dead_letter(Reason.RESPONSE_TOO_LARGE, text, key, answered_message, request, answered=True)
+    return encode(too_large_error(reply.response)), letter
 
 
 def transaction_record(effects: Effects, change: TransactionChange) -> PendingTransaction | None:
-    """Return the record of a step's change. Returns None if the offsets are no longer pending."""
+    """Return the record of a transaction's pending offsets, or None if they are no longer pending."""
     if change.pending is None:
         return None
     assert isinstance(effects.group, Group), "a group with pending offsets exists"
@@ -96,7 +105,8 @@ def dead_letter(
     """Return the dead letter of a message that was refused or failed.
 
     `message` is None if it is no longer available. `request` is then its id, or "" if a deadline failed.
-    `key` is that of the record, or of the group whose deadline failed.
+    `key` is the key of the message's record, or of the group whose deadline failed. `answered` is True if the
+    request got a response.
     """
     return DeadLetter(
         version=RECORD_VERSION,

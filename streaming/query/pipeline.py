@@ -2,7 +2,8 @@
 
 `coordinate` is a function of a DataFrame, so tests can give it files, unsorted rows and their own times.
 `start` reads from and writes to Kafka. Requests have a null event time, so they are never late and never
-advance time (docs/decisions/0001-time.md). Only clock records advance the watermark.
+advance time (docs/decisions/0001-time.md). Only clock records advance the watermark. The coordinator's ticker
+appends them to every partition, each with the time up to which the requests are complete.
 """
 
 import re
@@ -28,7 +29,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import CLOCK_PATTERN, PACK_PREFIX
 from kafka_why.contract.layout import TopicLayout
 from streaming.query.admission import DEFAULT_SHARDS
-from streaming.query.executors import Demand, WorkerFunction, with_mark
+from streaming.query.executors import WorkerFunction, WorkerRequirements, with_mark
 from streaming.query.operator import Operator, in_log_order
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
 from streaming.query.owner_guard import OwnerGuard
@@ -37,15 +38,18 @@ from streaming.query.spark_settings import DEFAULT_STATE_PARTITIONS, STATE_PARTI
 QUERY_NAME = "group-coordinator"
 # The error text of a query that has read a clock record of a later owner. The owner's epoch follows it.
 LATER_OWNER = "the requests topic has clock records of a later owner, epoch "
-_LATER_OWNER_FOUND = re.compile(rf"{re.escape(LATER_OWNER)}\d")
+_LATER_OWNER_AND_EPOCH = re.compile(rf"{re.escape(LATER_OWNER)}\d")
+# The groups of CLOCK_PATTERN: the attested time in ms, and the owner's epoch ("" if the sender made no
+# claim).
+_TIME_GROUP, _EPOCH_GROUP = 1, 2
 
 # The broker delays the response to a fetch without new records by up to this long. The default, 500 ms, would
 # delay every batch.
 FETCH_MAX_WAIT_MS = 10
 
-# The source queries the partitions' ends by Kafka's admin client, which waits for a leader that has left the
-# cluster until the call times out, even if there is a new leader. Kafka's 60 s would stop all groups for that
-# long. All attempts, a second apart, take 3 minutes, as 3 attempts of 60 s do.
+# The source queries the partitions' ends by Kafka's admin client. If a leader has left the cluster, the
+# client waits for it until the call times out, even if there is a new leader. Kafka's 60 s would stop all
+# groups for that long. All attempts, a second apart, take 3 minutes, as 3 attempts of 60 s do.
 ENDS_TIMEOUT_MS = 5_000
 ENDS_TRIES = 30
 # Kafka's default.
@@ -59,7 +63,7 @@ def has_later_owner(error: str) -> bool:
 
     Another error may contain the query's plan, and in it the same words, but there no epoch follows them.
     """
-    return _LATER_OWNER_FOUND.search(error) is not None
+    return _LATER_OWNER_AND_EPOCH.search(error) is not None
 
 
 def coordinate(
@@ -72,9 +76,10 @@ def coordinate(
     """Return the output records for rows of (key binary, value binary, partition int, offset long,
     timestamp).
 
-    Streaming only. Columns of the result: topic, key, value, partition (null: by the key). A batch with a
-    clock record of an epoch above `owner_epoch` fails with LATER_OWNER, unless that is None. `shards` is the
-    number of shards of a partition (`streaming.query.admission`).
+    `records` must be streaming. The columns of the result are topic, key, value and partition, which is null
+    if the sink shall choose it by the key. A batch with a clock record of an epoch above `owner_epoch` fails
+    with LATER_OWNER, unless `owner_epoch` is None. `shards` is the number of shards of a partition
+    (`streaming.query.admission`).
     """
     timed = records.select(
         _shard(shards).alias("shard"),
@@ -85,8 +90,8 @@ def coordinate(
     # records below the watermark operator, which then sees no clock record, so time stands still.
     requests = timed.where(F.col("event_time").isNull())
     if int(records.sparkSession.conf.get(STATE_PARTITIONS) or 0) == 1:
-        # One partition of state needs no shuffle, which saves each batch a stage. With several, a batch that
-        # fails on a clock record writes nothing either: a stage reads all records before the next one begins.
+        # One partition of state needs no shuffle, which saves each batch a stage. With several partitions, a
+        # batch that fails on a clock record writes nothing either, because its first stage reads all records.
         requests = requests.coalesce(1)
     output = requests.groupBy("shard").applyInPandasWithState(
         operator,
@@ -107,27 +112,35 @@ def as_records(output: DataFrame) -> DataFrame:
 
 
 def _event_time(owner_epoch: int | None) -> Column:
-    """Return the time that a clock record attests, at most its own append time. Null for other records."""
-    attested = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 1)
-    is_clock = F.col("key").isNull() & F.col("value").cast("string").rlike(CLOCK_PATTERN)
-    time = F.least(F.timestamp_millis(attested.cast("long")), F.col("timestamp"))
+    """Return the time that a clock record attests, at most its own append time, and null for other records.
+
+    A clock record of an owner with a higher epoch than `owner_epoch` makes the batch fail. If `owner_epoch`
+    is None, none does.
+    """
+    text = F.col("value").cast("string")
+    is_clock = F.col("key").isNull() & text.rlike(CLOCK_PATTERN)
+    attested_ms = F.regexp_extract(text, CLOCK_PATTERN, _TIME_GROUP).cast("long")
+    time = F.least(F.timestamp_millis(attested_ms), F.col("timestamp"))
     if owner_epoch is None:
         return F.when(is_clock, time)
-    epoch = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 2)
-    is_later = is_clock & (epoch.try_cast("long") > owner_epoch)
-    failed = F.raise_error(F.concat(F.lit(LATER_OWNER), epoch)).cast("timestamp")
-    return F.when(is_later, failed).when(is_clock, time)
+    epoch = F.regexp_extract(text, CLOCK_PATTERN, _EPOCH_GROUP)
+    is_of_later_owner = is_clock & (epoch.try_cast("long") > owner_epoch)
+    raised_error = F.raise_error(F.concat(F.lit(LATER_OWNER), epoch)).cast("timestamp")
+    return F.when(is_of_later_owner, raised_error).when(is_clock, time)
 
 
 def _shard(shards: int) -> Column:
-    """Return the number of a record's shard: `streaming.query.admission.shard_of` of its key or a pack's
-    slot.
+    """Return the number of a record's shard, counted over all partitions of requests.
+
+    The key of a record with one request is the group id, and its CRC-32 gives the shard, as in
+    `streaming.query.admission.shard_of`. The key of a pack is a slot, a number that is equal to the CRC-32 of
+    its groups' ids modulo `shards`.
     """
     is_pack = F.coalesce(F.startswith(F.col("value"), F.lit(PACK_PREFIX)), F.lit(False))
     # A pack whose key is not a number is in the shard of slot 0. The operator refuses its requests.
     slot = F.coalesce(F.col("key").cast("string").try_cast("long"), F.lit(0))
-    number = F.when(is_pack, slot).otherwise(F.crc32(_key()))
-    return F.col("partition").cast("long") * shards + F.pmod(number, F.lit(shards))
+    key_hash = F.when(is_pack, slot).otherwise(F.crc32(_key()))
+    return F.col("partition").cast("long") * shards + F.pmod(key_hash, F.lit(shards))
 
 
 def _key() -> Column:
@@ -146,7 +159,7 @@ def log_row() -> Column:
 
 
 def cluster_options(client_config: ClientConfig) -> dict[str, str]:
-    """Return the options with which Spark's Kafka source and sink reach the cluster, on any machine.
+    """Return the options of Spark's Kafka source and sink for their connections to the cluster.
 
     Spark's plans show them, but `streaming.query.spark_settings` hides those that may be secret.
     """
@@ -154,13 +167,13 @@ def cluster_options(client_config: ClientConfig) -> dict[str, str]:
 
 
 class BatchStart(NamedTuple):
-    """The start of batches: at least `interval_ms` apart, and with this many new records in the requests
-    topic, or `max_delay_ms` after the last batch.
+    """The conditions for the start of a batch. At least `interval_ms` pass between the starts of two batches.
+    Then a batch waits until there are `records` new records, but not longer than `max_delay_ms`.
     """
 
     interval_ms: int = 0
-    records: int = 1
-    max_delay_ms: int = 0
+    records: int = 1  # of all partitions of the requests topic together
+    max_delay_ms: int = 0  # since the last batch
 
 
 AT_ONCE = BatchStart()
@@ -174,8 +187,8 @@ def read_requests(
     new_from: str = "earliest",
     batches: BatchStart = AT_ONCE,
 ) -> DataFrame:
-    """Read the requests topic. A new checkpoint starts at its beginning (or where Spark's option
-    `startingOffsets` says), an old one where it stopped.
+    """Read the requests topic. A new checkpoint starts at `new_from` (Spark's option `startingOffsets`), an
+    old one where it stopped.
     """
     return (
         spark.readStream.format("kafka")
@@ -200,19 +213,21 @@ def start(
     checkpoint_dir: str,
     operator: Operator,
     owner_epoch: int | None = None,
-    demand: Demand | None = None,
+    requirements: WorkerRequirements | None = None,
     guard: OwnerGuard | None = None,
     batches: BatchStart = AT_ONCE,
 ) -> StreamingQuery:
-    """Start the coordinator's query on a checkpoint, with a guard if other machines can reach it.
+    """Start the coordinator's query on a checkpoint.
 
-    `demand` are the requirements on executors, if any.
+    `owner_epoch` is the epoch of the coordinator's claim, or None if clock records of later owners shall not
+    stop the query. `requirements` are the requirements on executors, or None for a local Spark. If other
+    machines can reach the checkpoint, `guard` checks in each task that no later owner has claimed the topics.
     """
     layout = operator.layout
     requests = read_requests(spark, client_config, layout, batches=batches)
     checks: list[Callable[[], None]] = []
-    if demand is not None:
-        checks.append(with_mark(demand, checkpoint_dir, spark.sparkContext.applicationId).check)
+    if requirements is not None:
+        checks.append(with_mark(requirements, checkpoint_dir, spark.sparkContext.applicationId).check)
     if guard is not None:
         checks.append(guard.check)
     function = WorkerFunction(operator, tuple(checks))
@@ -231,10 +246,10 @@ def write_output(
     linger_ms: int = 0,
     producer_batch_bytes: int = PRODUCER_BATCH_BYTES,
 ) -> StreamingQuery:
-    """Start a query that writes (topic, key, value, partition) to Kafka.
+    """Start a query that writes the rows of `output` (topic, key, value, partition) to Kafka.
 
-    With an interval of 0, batches follow without a pause. `linger_ms` and `producer_batch_bytes` are
-    `linger.ms` and `batch.size` of the producer.
+    With a `batch_interval_ms` of 0, batches follow without a pause. `linger_ms` and `producer_batch_bytes`
+    are `linger.ms` and `batch.size` of the producer.
     """
     return (
         output.writeStream.queryName(query_name)
@@ -255,9 +270,10 @@ def write_output(
 # The whole state of a checkpoint: read, or written as the first batch of a new checkpoint.
 #
 # Spark has no API that writes a query's state. So one batch of the coordinator's own query
-# (`pipeline.coordinate`), with `StateWriter` as its operator, writes the state. Its state store, schema and
-# pinned settings are therefore those of the query that continues. The source of the batch is a folder of
-# files, which `checkpoints.spark_logs` replaces with the requests topic afterwards.
+# (`coordinate`), with `StateWriter` as its operator, writes the state. Its state store, schema and pinned
+# settings are therefore those of the query that continues. The source of the batch is a folder of files. In
+# the plan of the batch, `streaming.service.stored_state.moving` replaces it with the requests topic
+# afterwards.
 
 
 READ_SCHEMA = "key binary, value binary, partition int, offset long, timestamp timestamp"
@@ -273,12 +289,12 @@ FILE_SCHEMA = pa.schema(
 _ROWS_PER_WRITE = 1_000
 State: TypeAlias = Mapping[int, Mapping[str, codec.StoredGroup]]
 """The groups of each shard, by the shard's number."""
-# The earliest timeout that Spark accepts.
-_EARLIEST_MS = 1
+# The earliest timeout that Spark accepts in the first batch: one after the watermark, which is 0.
+_EARLIEST_TIMEOUT_MS = 1
 
 
 def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator[codec.ShardRow]:
-    """Read the state after a committed batch. Raises PySparkException."""
+    """Yield the rows of the state after a committed batch. Raises PySparkException."""
     # The state data source needs the coordinator of state stores, which Spark starts with `streams`.
     _ = spark.streams.active
     state = spark.read.format("statestore").option("batchId", batch).load(checkpoint_uri)
@@ -300,14 +316,14 @@ class StateWriter:
         self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
         for row in in_log_order(frames):
-            payload = row.value[len(PACK_PREFIX) :]
+            payload = row.value[len(PACK_PREFIX) :]  # `_write_rows` puts the prefix in front
             entries = codec.read_row(f"shard {key[0]}", codec.STATE_VERSION, payload)
             if not entries:
                 continue
             state.update((codec.STATE_VERSION, payload))
             deadline_ms = codec.earliest_deadline_ms(entries)
             if deadline_ms is not None:
-                state.setTimeoutTimestamp(max(deadline_ms, _EARLIEST_MS))
+                state.setTimeoutTimestamp(max(deadline_ms, _EARLIEST_TIMEOUT_MS))
         yield from ()
 
 
@@ -327,7 +343,7 @@ def write_state(
     rows.mkdir()
     _write_rows(rows / "rows.parquet", shards, state)
     records = spark.readStream.schema(READ_SCHEMA).parquet(str(rows))
-    before = spark.conf.get(STATE_PARTITIONS)
+    old_state_partitions = spark.conf.get(STATE_PARTITIONS)
     spark.conf.set(STATE_PARTITIONS, state_partitions)
     try:
         query = (
@@ -340,17 +356,18 @@ def write_state(
         )
         query.awaitTermination()
     finally:
-        spark.conf.set(STATE_PARTITIONS, str(before))
+        spark.conf.set(STATE_PARTITIONS, str(old_state_partitions))
 
 
 def _write_rows(path: Path, shards: int, state: State) -> None:
-    """Write a record for each shard, in the form of a pack."""
+    """Write a record for each shard, with its groups as a state row. The record has the form of a pack,
+    because `coordinate` takes the shard of a pack from the number that is its key.
+    """
     # Spark plans no batch without rows, so a state without groups needs a row, too.
-    numbered = iter(sorted(state.items()) or [(0, {})])
+    shards_and_groups = iter(sorted(state.items()) or [(0, {})])
     with pq.ParquetWriter(path, FILE_SCHEMA) as writer:
-        while part := list(islice(numbered, _ROWS_PER_WRITE)):
+        while part := list(islice(shards_and_groups, _ROWS_PER_WRITE)):
             columns = {
-                # The key of a pack is the number of a shard, to which `coordinate` passes it.
                 "key": [b"%d" % (shard % shards) for shard, _ in part],
                 "value": [PACK_PREFIX + codec.write_row(entries)[1] for _, entries in part],
                 "partition": [shard // shards for shard, _ in part],

@@ -52,28 +52,31 @@ from streaming.query.spark_settings import LOOPBACK as LOOPBACK
 MASTER_WAIT_S = 120.0
 """The time for which a driver waits for its master, because a cluster starts both at once."""
 
+# To the master.
 _CONNECT_TIMEOUT_S = 5.0
-_PAUSE_S = 1.0
+_CONNECT_PAUSE_S = 1.0
 
 log = structlog.get_logger()
 
 
 def check_master(master: str | None) -> None:
-    """Raise SparkFailed if no standalone master answers. Spark itself would try for a minute."""
-    if (silent := _why_silent(master)) is not None:
-        raise SparkFailed(silent)
+    """Raise SparkFailed if a standalone master was given and does not answer. Spark itself would try for a
+    minute.
+    """
+    if (reason := _why_silent(master)) is not None:
+        raise SparkFailed(reason)
 
 
 def wait_for_master(master: str | None, given_up: threading.Event, timeout_s: float = MASTER_WAIT_S) -> None:
     """Wait for a standalone master. Raises SparkFailed after `timeout_s`, or once `given_up` is set."""
     until_s = time.monotonic() + timeout_s
     has_warned = False
-    while (silent := _why_silent(master)) is not None:
+    while (reason := _why_silent(master)) is not None:
         if not has_warned:
-            log.warning("waiting for the Spark master", reason=silent, timeout_s=timeout_s)
+            log.warning("waiting for the Spark master", reason=reason, timeout_s=timeout_s)
             has_warned = True
-        if time.monotonic() >= until_s or given_up.wait(_PAUSE_S):
-            raise SparkFailed(silent)
+        if time.monotonic() >= until_s or given_up.wait(_CONNECT_PAUSE_S):
+            raise SparkFailed(reason)
 
 
 def _why_silent(master: str | None) -> str | None:
@@ -94,13 +97,14 @@ def _why_silent(master: str | None) -> str | None:
 JVM_EXIT_GRACE_S = 30.0
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _PYTHON = "spark.pyspark.python"
+WORKER_DAEMON = "streaming.query.worker_daemon"
 
 
 class Session(Closeable):
     """A Spark session with the coordinator's settings. Its JVM ends with this process. Raises SparkFailed.
 
-    On a cluster, the code is sent to the executors, and they are checked. For the JVM of spark-submit only
-    `ui_port` applies.
+    On a cluster, the code is sent to the executors, and they are checked. With the JVM of spark-submit,
+    `log_path`, `cores`, `ui_host`, `hold_fd` and `temporary_folder` have no effect.
 
     After the JVM has ended, `restart` starts Spark in another one. Methods may be called in several threads,
     but not during `restart`.
@@ -129,10 +133,10 @@ class Session(Closeable):
         ours = settings() | {"spark.app.name": app_name, "spark.ui.enabled": str(ui_port is not None).lower()}
         if ui_port is not None:
             ours["spark.ui.port"] = str(ui_port)
-        self._stack = contextlib.ExitStack()
+        self._code_folders = contextlib.ExitStack()  # of the code that was sent to executors
         self.log_path: Path | str = log_path
         """The path or name of the JVM's log."""
-        self.demand: executors.Demand | None = None
+        self.requirements: executors.WorkerRequirements | None = None
         """The requirements on executors, or None for a local Spark."""
         self.ui_url: str | None = None
         """The URL of the UI, or None if the UI is off."""
@@ -154,6 +158,8 @@ class Session(Closeable):
             _listen_at(ui_host)
             check_master(master)
             ours |= java_settings() | jar_settings(master)
+            if is_local(master):  # executors get this code only after their daemons have started
+                ours["spark.python.daemon.module"] = WORKER_DAEMON
         self.is_local = is_local(master)
         if master is None:
             master = f"local[{cores or os.cpu_count() or 1},{LOCAL_TASK_FAILURES}]"
@@ -161,7 +167,9 @@ class Session(Closeable):
             ours |= local_settings() if self.is_local else cluster_settings(master, driver_host)
         except SettingRefused as error:
             raise SparkFailed(str(error)) from error
-        conf.setAll(list(merged(merged(dict(conf.getAll()), ours), given).items())).setMaster(master)
+        # The given settings override the coordinator's, which override those of spark-submit.
+        defaults = merged(dict(conf.getAll()), ours)
+        conf.setAll(list(merged(defaults, given).items())).setMaster(master)
         _choose_python(conf, is_local=self.is_local)
         self.local_dir = local_dir(conf.get("spark.local.dir"))
         """The folder of Spark's temporary files, or on a cluster those of the driver."""
@@ -172,17 +180,19 @@ class Session(Closeable):
             conf.set("spark.ui.port", str(urlsplit(self.ui_url).port))  # for a restart
 
     def _launch(self) -> OwnJvm:
+        """Start this process's own JVM. Raises SparkFailed."""
         try:
             return OwnJvm(self._conf, Path(self.log_path), self._hold_fd)
         except jvm.LAUNCH_ERRORS as error:
             raise jvm.start_failure(error, self.log_path) from error
 
     def _start(self) -> None:
+        """Start Spark in the JVM, and prepare the executors of a cluster. After an error, end the JVM."""
         try:
-            with self._watched(), _restored_interrupts():
+            with self._killing_hung_jvm(), _keeping_interrupt_handler():
                 self._context = SparkContext(conf=self._conf, gateway=self._jvm.gateway)
             # Otherwise the accumulators' server prints a traceback when the JVM ends.
-            self._context._accumulatorServer.handle_error = _ignore  # type: ignore[method-assign]
+            self._context._accumulatorServer.handle_error = _ignore_error  # type: ignore[method-assign]
             self.spark = SparkSession(self._context)
             self.ui_url = self._context.uiWebUrl
             if not self.is_local:
@@ -192,22 +202,24 @@ class Session(Closeable):
             failure = error if isinstance(error, SparkFailed) else jvm.start_failure(error, self.log_path)
             _drop_context()
             self._jvm.end(grace_s=0)
-            self._stack.close()
+            self._code_folders.close()
             if isinstance(error, Exception):
                 raise failure from None
             raise
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Kill this process's own JVM if it hangs while Spark starts."""
+    def _killing_hung_jvm(self) -> Iterator[None]:
+        """Kill this process's own JVM if it hangs while Spark starts in the block. The block's error then
+        becomes SparkFailed with that reason.
+        """
         if not self.can_restart:
             yield
             return
         # Calls to a hung JVM would wait forever.
-        hung: list[str] = []
+        hang_reasons: list[str] = []
 
         def kill(reason: str) -> None:
-            hung.append(reason)
+            hang_reasons.append(reason)
             self.kill()
 
         watchdog = Watchdog(self.ping, kill)
@@ -215,8 +227,8 @@ class Session(Closeable):
         try:
             yield
         except Exception as error:
-            if hung:
-                reason = f"{hung[0]}, so it was killed"
+            if hang_reasons:
+                reason = f"{hang_reasons[0]}, so it was killed"
                 raise SparkFailed(f"Spark did not start: {reason}. Its log is {self.log_path}") from error
             raise
         finally:
@@ -224,14 +236,14 @@ class Session(Closeable):
 
     @property
     def can_restart(self) -> bool:
-        """Return True if the JVM is this process's own."""
+        """True if the JVM is this process's own, not that of spark-submit."""
         return isinstance(self._jvm, OwnJvm)
 
     def restart(self) -> None:
         """End the old JVM completely, and start Spark again in a new one with the same settings.
 
         The UI gets its port again if that is free. Only `spark` and its objects are new. Raises SparkFailed
-        and FolderNotWritable. It may be called again after such an error.
+        and FolderNotWritable. It may be called again after either error.
         """
         assert self.can_restart, "the JVM of spark-submit cannot be started again"
         if self.has_lost_jvm():
@@ -241,16 +253,17 @@ class Session(Closeable):
         if self._temporary_folder is not None:
             empty_folder(self._temporary_folder)
         self._jvm = self._launch()
-        with _restored_path():
+        with _keeping_python_path():
             self._start()
         self.restarts += 1
 
     def _prepare_executors(self) -> None:
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="group-coordinator-"))
+        """Send the code to the executors, and check them. Raises SparkFailed."""
+        folder = self._code_folders.enter_context(tempfile.TemporaryDirectory(prefix="group-coordinator-"))
         executors.send_code(self._context, Path(folder))
-        self.demand = executors.demand_of_driver()
+        self.requirements = executors.requirements_of_driver()
         try:
-            executors.check(self._context, self.demand)
+            executors.check(self._context, self.requirements)
         except executors.ExecutorsUnfit as error:
             raise SparkFailed(f"{error}. Spark's log is {self.log_path}") from error
 
@@ -259,7 +272,7 @@ class Session(Closeable):
         return self._jvm.pid
 
     def kill(self) -> None:
-        """End a JVM that hangs. `has_lost_jvm` holds soon after."""
+        """End a JVM that hangs. `has_lost_jvm` then returns True."""
         self._jvm.kill()
 
     def has_lost_jvm(self) -> bool:
@@ -291,15 +304,15 @@ class Session(Closeable):
             self.spark.stop()
         _drop_context()
         self._jvm.end(grace_s)
-        self._stack.close()
+        self._code_folders.close()
 
 
-def _ignore(request: object, client_address: object) -> None: ...
+def _ignore_error(request: object, client_address: object) -> None: ...
 
 
 @contextlib.contextmanager
-def _restored_path() -> Iterator[None]:
-    # SparkContext adds an unneeded folder.
+def _keeping_python_path() -> Iterator[None]:
+    """Restore `sys.path` after the block: a second SparkContext adds a folder to it that nothing needs."""
     path = list(sys.path)
     try:
         yield
@@ -322,10 +335,11 @@ def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
 
     Raise it, too, if spark-submit lacks the jars, which cannot be added later.
     """
-    for name, otherwise in FIXED.items():
-        # Our settings replace the given ones of the same names. spark-submit always sets the mode.
+    for name, consequence in FIXED.items():
+        # The values of `settings` replace those of spark-submit, so these need no check. spark-submit always
+        # sets the deploy mode, to "client".
         if conf.contains(name) and name not in settings() and conf.get(name) != "client":
-            raise SparkFailed(f"spark-submit was given {name}, which cannot be changed: {otherwise}")
+            raise SparkFailed(f"spark-submit was given {name}, which cannot be changed: {consequence}")
     java = submitted.gateway.jvm.java.lang
     try:
         java.Class.forName(_KAFKA_SOURCE, False, java.Thread.currentThread().getContextClassLoader())
@@ -353,7 +367,7 @@ def _listen_at(ui_host: str) -> None:
     otherwise spark.driver.host, which is also right for a UI on all addresses.
     """
     family = socket.AF_INET6 if ":" in ui_host else socket.AF_INET
-    # If this machine does not have the address, Spark would only log that.
+    # Try it here: if this machine does not have the address, Spark would only log that.
     try:
         socket.create_server((ui_host, 0), family=family).close()
     except OSError as error:
@@ -366,8 +380,8 @@ def _listen_at(ui_host: str) -> None:
 
 
 @contextlib.contextmanager
-def _restored_interrupts() -> Iterator[None]:
-    # SparkContext replaces the handler of Ctrl-C.
+def _keeping_interrupt_handler() -> Iterator[None]:
+    """Restore the handler of Ctrl-C after the block, because SparkContext replaces it."""
     handler = signal.getsignal(signal.SIGINT)
     yield
     if threading.current_thread() is threading.main_thread():

@@ -67,8 +67,8 @@ _REDACTED: Mapping[str, str] = {
         r"|-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----"
     ),
 }
-# Settings whose given values are joined to ours, with the separator.
-_JOINED = {DRIVER_CLASS_PATH: os.pathsep, JARS: ",", **dict.fromkeys(_REDACTED, "|")}
+# The separators of settings whose given values are joined to ours.
+_SEPARATORS = {DRIVER_CLASS_PATH: os.pathsep, JARS: ",", **dict.fromkeys(_REDACTED, "|")}
 
 
 class SettingRefused(ValueError):
@@ -121,10 +121,11 @@ def settings() -> dict[str, str]:
 def jar_settings(master: str | None) -> dict[str, str]:
     """Return the settings that give the jars to the driver, and to executors if there are any."""
     jars = spark_jars()
-    # The driver does not get its jars by spark.jars, because the archive of classes has no classes of Spark's
-    # own class loader, nor by spark.jars.packages, which also puts the jars on every Python worker's path.
-    found = {DRIVER_CLASS_PATH: os.pathsep.join(str(jar) for jar in jars)}
-    return found if is_local(master) else found | {JARS: ",".join(jar.as_uri() for jar in jars)}
+    # The driver has its jars on the class path. With spark.jars, a class loader of Spark's would load them,
+    # and the archive of classes has no classes of that loader. spark.jars.packages would also put the jars on
+    # every Python worker's path.
+    driver = {DRIVER_CLASS_PATH: os.pathsep.join(str(jar) for jar in jars)}
+    return driver if is_local(master) else driver | {JARS: ",".join(jar.as_uri() for jar in jars)}
 
 
 def local_settings() -> dict[str, str]:
@@ -141,7 +142,7 @@ def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
     """Return Spark's settings for tasks that run in executors, which reach the driver at `driver_host`.
     Raises SettingRefused.
 
-    If `driver_host` is None, they use the address from which this machine reaches the master.
+    If `driver_host` is None, executors use the address from which this machine reaches the master.
     """
     host = driver_host or find_driver_host(master)
     return {
@@ -172,11 +173,11 @@ def java_settings() -> dict[str, str]:
 
 def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Return our settings, overridden by the given ones. Lists such as jars are joined."""
-    both = dict(ours)
+    result = dict(ours)
     for name, value in given.items():
-        separator = _JOINED.get(name)
-        both[name] = separator.join(filter(None, (ours.get(name), value))) if separator else value
-    return both
+        separator = _SEPARATORS.get(name)
+        result[name] = separator.join(filter(None, (ours.get(name), value))) if separator else value
+    return result
 
 
 def check_given(given: Mapping[str, str]) -> None:
@@ -212,9 +213,9 @@ def find_driver_host(master: str) -> str:
         try:
             for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
                 # Nothing is sent: the system chooses the address of a datagram socket when it is connected.
-                with socket.socket(family, kind) as routed:
-                    routed.connect(address)
-                    return str(routed.getsockname()[0])
+                with socket.socket(family, kind) as datagram_socket:
+                    datagram_socket.connect(address)
+                    return str(datagram_socket.getsockname()[0])
         except OSError:
             continue
     raise SettingRefused(
@@ -225,8 +226,8 @@ def find_driver_host(master: str) -> str:
 
 def hosts_of(master: str) -> list[tuple[str, int]]:
     """Return the addresses in a master's URL: `spark://a:7077,b:7077`, `k8s://https://host:6443`."""
-    _, found, rest = master.partition("://")
-    parts = rest.split(",") if found else []
+    _, separator, rest = master.partition("://")
+    parts = rest.split(",") if separator else []
     urls = [urlsplit(part if "://" in part else f"//{part}") for part in parts]
     return [(url.hostname, url.port or _DEFAULT_PORT) for url in urls if url.hostname]
 
@@ -247,8 +248,8 @@ def local_dir(configured: str | None) -> Path:
     """Return the folder of Spark's temporary files, with its state stores. `configured` is
     `spark.local.dir`.
     """
-    found = os.environ.get("SPARK_LOCAL_DIRS") or configured or _JAVA_TMPDIR
-    return Path(found.split(",")[0])
+    folders = os.environ.get("SPARK_LOCAL_DIRS") or configured or _JAVA_TMPDIR
+    return Path(folders.split(",")[0])
 
 
 _JAVA_TMPDIR = "/tmp"  # noqa: S108 - what Spark takes without a setting

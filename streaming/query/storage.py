@@ -1,8 +1,8 @@
 """The kinds of storage for a checkpoint, and Spark's file manager for each.
 
-The file manager decides how Spark detects a second driver on the same checkpoint: by the rename of a new file
-of `offsets` or `commits`, which must fail if the file exists. Sources: Spark's CheckpointFileManager,
-Hadoop's "The FileSystem contract" and "Introducing S3A".
+The file manager renames each new file of `offsets` or `commits`. By this rename, which must fail if the file
+exists, Spark detects a second driver on the same checkpoint. Sources: Spark's CheckpointFileManager, Hadoop's
+"The FileSystem contract" and "Introducing S3A".
 """
 
 from collections.abc import Callable
@@ -27,26 +27,27 @@ from kafka_why.local_files import FolderError, FolderNotWritable, LocalFiles
 # settings (`spark.hadoop.*`) and credentials.
 
 
-_MISSING = "java.io.FileNotFoundException"
+_NOT_FOUND = "java.io.FileNotFoundException"
 
 
 class HadoopFiles:
-    """A folder of a Hadoop file system. If `renames`, a rename replaces a file at once, as on HDFS.
+    """A folder of a Hadoop file system (`checkpoints.metadata.Files`).
 
-    Otherwise a file is written under its final name, because object stores show a file only when it is
-    complete. `spark` returns the current Spark session, which changes at a restart. Methods raise Py4JError
-    if Spark does not run.
+    If `has_atomic_rename`, as on HDFS, a file is written under a temporary name and then renamed. Otherwise
+    it is written under its final name, because object stores show a file only when it is complete. `spark`
+    returns the current Spark session, which changes at a restart. Methods raise Py4JError if Spark does not
+    run.
     """
 
-    def __init__(self, spark: Callable[[], SparkSession], uri: str, *, renames: bool) -> None:
-        self._uri = uri.rstrip("/")
-        self._renames = renames
+    def __init__(self, spark: Callable[[], SparkSession], uri: str, *, has_atomic_rename: bool) -> None:
+        self.uri = uri.rstrip("/")
+        self._has_atomic_rename = has_atomic_rename
         self._spark = spark
-        self._known: tuple[SparkContext, Any] | None = None
+        self._cached_system: tuple[SparkContext, Any] | None = None
         try:
-            _ = self._system
+            _ = self._system  # this fails if the URI or its settings are wrong
         except Py4JJavaError as error:
-            raise FolderError(f"{uri} cannot be used: {_reason(error)}") from None
+            raise FolderError(f"{uri} cannot be used: {_first_line_of(error)}") from None
 
     @property
     def _context(self) -> Any:
@@ -62,18 +63,15 @@ class HadoopFiles:
 
     @property
     def _system(self) -> Any:
-        # Each JVM has its own file system object.
+        """The FileSystem object of the current JVM."""
         context = self._context
-        if self._known is None or self._known[0] is not context:
-            self._known = context, self._path("").getFileSystem(self._conf)
-        return self._known[1]
+        if self._cached_system is None or self._cached_system[0] is not context:
+            self._cached_system = context, self._path("").getFileSystem(self._conf)
+        return self._cached_system[1]
 
     @property
-    def uri(self) -> str:
-        return self._uri
-
-    @property
-    def local(self) -> Path | None:
+    def local_path(self) -> Path | None:
+        """None, because the folder is remote."""
         return None
 
     def read(self, name: str) -> bytes:
@@ -81,26 +79,26 @@ class HadoopFiles:
             with closing(self._system.open(self._path(name))) as stream:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         except Py4JJavaError as error:
-            if _MISSING in _classes(error):
-                raise FileNotFoundError(f"{self._uri}/{name}") from None
-            raise FolderError(f"{self._uri}/{name} cannot be read: {_reason(error)}") from None
+            if _NOT_FOUND in _java_class(error):
+                raise FileNotFoundError(f"{self.uri}/{name}") from None
+            raise FolderError(f"{self.uri}/{name} cannot be read: {_first_line_of(error)}") from None
 
     def write(self, name: str, content: bytes) -> None:
         path = self._path(name)
         try:
-            if not self._renames:
+            if not self._has_atomic_rename:
                 self._create(path, content)
                 return
             temporary = self._path(f"{name}.{uuid4().hex}.new")
             self._create(temporary, content)
             self._rename(temporary, path, "OVERWRITE")
         except Py4JJavaError as error:
-            raise FolderNotWritable(f"{self._uri}/{name} cannot be written: {_reason(error)}") from None
+            raise FolderNotWritable(f"{self.uri}/{name} cannot be written: {_first_line_of(error)}") from None
 
     def create(self, name: str, content: bytes) -> bool:
         path = self._path(name)
         try:
-            if not self._renames:
+            if not self._has_atomic_rename:
                 if self._system.exists(path):
                     return False
                 self._create(path, content)
@@ -111,52 +109,52 @@ class HadoopFiles:
                 return True
             self.remove(temporary)
         except Py4JJavaError as error:
-            raise FolderNotWritable(f"{self._uri}/{name} cannot be written: {_reason(error)}") from None
+            raise FolderNotWritable(f"{self.uri}/{name} cannot be written: {_first_line_of(error)}") from None
         return False
 
     def names(self, folder: str) -> list[str]:
         try:
             return [status.getPath().getName() for status in self._system.listStatus(self._path(folder))]
         except Py4JJavaError as error:
-            if _MISSING in _classes(error):
+            if _NOT_FOUND in _java_class(error):
                 return []
-            raise FolderError(f"{self._uri}/{folder} cannot be listed: {_reason(error)}") from None
+            raise FolderError(f"{self.uri}/{folder} cannot be listed: {_first_line_of(error)}") from None
 
     def remove(self, name: str) -> None:
         try:
             self._system.delete(self._path(name), False)
         except Py4JJavaError as error:
-            raise FolderNotWritable(f"{self._uri}/{name} cannot be removed: {_reason(error)}") from None
+            raise FolderNotWritable(f"{self.uri}/{name} cannot be removed: {_first_line_of(error)}") from None
 
     def check(self) -> None:
         """Check that a file can be written, found and replaced. Raises FolderError.
 
-        With `renames`, also check that a plain rename does not replace a file. Spark detects a second driver
-        by that.
+        With `has_atomic_rename`, also check that a plain rename does not replace a file. Spark detects a
+        second driver by that.
         """
         probe = f".probe-{uuid4().hex}"
         try:
             self.write(probe, b"first")
             self.write(probe, b"second")
             if self.read(probe) != b"second" or probe not in self.names(""):
-                raise FolderError(f"{self._uri} does not show a file as it was last written")
-            if self._renames:
+                raise FolderError(f"{self.uri} does not show a file as it was last written")
+            if self._has_atomic_rename:
                 self.write(f"{probe}.other", b"third")
                 if self._rename_unless_exists(f"{probe}.other", probe):
-                    raise FolderError(f"{self._uri} renames over a file, so it cannot keep a checkpoint")
+                    raise FolderError(f"{self.uri} renames over a file, so it cannot keep a checkpoint")
         finally:
             with suppress(FolderNotWritable):  # the error above says what is wrong
                 self.remove(probe)
                 self.remove(f"{probe}.other")
 
-    def _rename_unless_exists(self, name: str, other: str) -> bool:
-        """Rename a file and return True, or return False if the new name exists."""
+    def _rename_unless_exists(self, old_name: str, new_name: str) -> bool:
+        """Rename a file and return True, or return False if a file has the new name. Raises FolderError."""
         try:
-            self._rename(self._path(name), self._path(other), "NONE")
+            self._rename(self._path(old_name), self._path(new_name), "NONE")
         except Py4JJavaError as error:
-            if "FileAlreadyExistsException" in _classes(error):
+            if "FileAlreadyExistsException" in _java_class(error):
                 return False
-            raise FolderError(f"{self._uri} cannot rename a file: {_reason(error)}") from None
+            raise FolderError(f"{self.uri} cannot rename a file: {_first_line_of(error)}") from None
         return True
 
     def _create(self, path: Any, content: bytes) -> None:
@@ -164,22 +162,29 @@ class HadoopFiles:
             stream.write(bytearray(content))
 
     def _rename(self, source: Any, target: Any, option: str) -> None:
-        kind = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
-        options = self._context._gateway.new_array(kind, 1)
-        options[0] = getattr(kind, option)
+        """Rename a file with a value of Hadoop's Options.Rename: OVERWRITE, or NONE to keep an existing
+        target.
+        """
+        # FileContext, because a rename of FileSystem has no options.
+        rename_enum = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
+        options = self._context._gateway.new_array(rename_enum, 1)
+        options[0] = getattr(rename_enum, option)
         uri = self._system.makeQualified(target).toUri()
         context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(uri, self._conf)
         context.rename(source, target, options)
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self._uri}/{name}" if name else self._uri)
+        """Return Hadoop's Path of a file in the folder, or of the folder itself if `name` is empty."""
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.uri}/{name}" if name else self.uri)
 
 
-def _classes(error: Py4JJavaError) -> str:
+def _java_class(error: Py4JJavaError) -> str:
+    """Return the name of the Java exception's class."""
     return str(error.java_exception.getClass().getName())
 
 
-def _reason(error: Py4JJavaError) -> str:
+def _first_line_of(error: Py4JJavaError) -> str:
+    """Return the Java exception's class and message without its stack trace."""
     return str(error.java_exception.toString()).partition("\n")[0]
 
 
@@ -190,22 +195,22 @@ FILE_SYSTEM = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
 FILE_CONTEXT = f"{_PACKAGE}.FileContextBasedCheckpointFileManager"
 # The schemes of object stores, where a rename is a copy. A file appears under its name when it is complete.
 OBJECT_STORES = ("s3a", "gs", "oss", "cosn")
-_ONE_LETTER = 1
+_DRIVE_CHARS = 1  # of the drive in a Windows path, which urlsplit takes for a scheme
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The storage of a checkpoint. `path` is set if it is on this machine."""
+    """The storage of a checkpoint."""
 
-    uri: str
-    path: Path | None
-    scheme: str
+    uri: str  # a URI, or a path if it is on this machine
+    path: Path | None  # None if it is on other machines
+    scheme: str  # of the URI, "" for a path
 
     @property
     def has_atomic_rename(self) -> bool:
-        """Return True if a rename that must not replace a file is atomic."""
+        """True if renaming a file only if the new name is free is atomic."""
         # Spark checks and then renames on a local path, and object stores copy.
         return self.path is None and self.scheme not in OBJECT_STORES
 
@@ -217,11 +222,11 @@ class Storage:
     def open(self, spark: Callable[[], SparkSession]) -> Files:
         """Return the files of this storage. Raises FolderError if the storage cannot hold a checkpoint.
 
-        `spark` is called only without a path, and then at each use.
+        `spark` is called only for storage on other machines, and then at each use of the files.
         """
         if self.path is not None:
             return LocalFiles(self.path)
-        files = HadoopFiles(spark, self.uri, renames=self.has_atomic_rename)
+        files = HadoopFiles(spark, self.uri, has_atomic_rename=self.has_atomic_rename)
         files.check()
         if not self.has_atomic_rename:
             log.warning(
@@ -233,7 +238,7 @@ class Storage:
 def storage_at(place: str) -> Storage:
     """Return the storage at a path or URI. Raises ValueError."""
     parts = urlsplit(place)
-    if len(parts.scheme) <= _ONE_LETTER:
+    if len(parts.scheme) <= _DRIVE_CHARS:
         return Storage(place, Path(place), "")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):

@@ -8,7 +8,6 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,18 +25,18 @@ from streaming.replica.terms import (
     decode_command,
     decode_start,
     encode_line,
-    first_terms,
-    later_terms,
     take_seed,
+    terms_after_promotion,
+    terms_at_start,
 )
 
 _REPORT_INTERVAL_S = 0.2
-# The time for which one thread may hold the interpreter, so that an answer does not wait for the audit.
+# The time for which one thread may hold the interpreter lock, so that an answer does not wait for the audit.
 _SWITCH_INTERVAL_S = 0.0005
 # A request's objects live either briefly or long, so garbage collections can be rare.
 _GC_THRESHOLDS = (50_000, 20, 1_000)
 
-_sending = threading.Lock()
+_send_lock = threading.Lock()
 
 
 def main() -> None:
@@ -50,7 +49,7 @@ def main() -> None:
         start.client_config,
         start.layout,
         start.replica,
-        StateMachine(first_terms(start, seed), seed),
+        StateMachine(terms_at_start(start, seed), seed),
         topic_id=seed.identity.requests_topic_id,
         is_standby=start.is_standby,
         notify=_send,
@@ -58,39 +57,38 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    for name, target in (
-        ("commands", partial(_obey_commands, follower, start, seed)),
-        ("report", partial(_report, follower)),
-    ):
-        threading.Thread(target=target, name=name, daemon=True).start()
+    commands = (follower, start, seed)
+    threading.Thread(target=_obey_commands, args=commands, name="commands", daemon=True).start()
+    threading.Thread(target=_report_forever, args=(follower,), name="report", daemon=True).start()
     try:
         follower.run()
-        ended = follower.report()
+        last_report = follower.report()
     except (InDoubt, OperatorError, ReplicaFailed) as error:
-        ended = msgspec.structs.replace(follower.report(), reason=str(error))
-    _send(msgspec.structs.replace(ended, phase=ReplicaPhase.ENDED))
+        last_report = msgspec.structs.replace(follower.report(), reason=str(error))
+    _send(msgspec.structs.replace(last_report, phase=ReplicaPhase.ENDED))
 
 
 def _obey_commands(follower: RequestsFollower, start: StartReplica, seed: ReplicaSeed) -> None:
+    """Read the service's messages from standard input until it is closed, and then stop the follower."""
     for text in sys.stdin.buffer:
         command = decode_command(text)
         if isinstance(command, BatchCommitted):
             follower.committed(command)
             continue
-        follower.promote(command.replica, later_terms(start, seed, command), command.handled)
+        follower.promote(command.replica, terms_after_promotion(start, seed, command), command.handled)
     follower.stop()
 
 
-def _report(follower: RequestsFollower) -> None:
-    never = threading.Event()
+def _report_forever(follower: RequestsFollower) -> None:
+    never_set = threading.Event()
     while True:
         _send(follower.report())
-        never.wait(_REPORT_INTERVAL_S)
+        never_set.wait(_REPORT_INTERVAL_S)
 
 
 def _send(message: FromReplica) -> None:
     """Write a message, which is lost if the service has ended. This process then ends, too."""
-    with _sending, suppress(BrokenPipeError):
+    with _send_lock, suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), encode_line(message))
 
 

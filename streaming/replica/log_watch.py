@@ -2,7 +2,7 @@
 
 Kafka deletes records by DeleteRecords, by retention or with their topic, whether they were read or not. The
 query can never continue after a gap, so an early answer would be the only trace of its request. The replica
-therefore answers only if a recent poll saw no gap.
+therefore answers only if a recent poll of the topic's start offsets saw no gap.
 """
 
 import struct
@@ -33,16 +33,15 @@ _TIMEOUT_S = 0.5
 
 
 class Loss(Struct, frozen=True, kw_only=True):
-    """The reason why the query can never continue. If `is_other_topic`, the query would continue to read, but
-    in another topic of this name.
-    """
+    """The reason why the query must not continue."""
 
     reason: str
+    # The topic was created again under its name. The query would not fail, but read the new topic.
     is_other_topic: bool = False
 
 
 class LogWatch(BackgroundThread):
-    """A thread that compares the start of the requests topic with the query's position.
+    """A thread that compares the start offsets of the requests topic with the query's positions in it.
 
     `topic_id` is the id of the topic that the state belongs to. `positions` are the offsets of the first
     records that no committed batch has read, by partition.
@@ -62,24 +61,27 @@ class LogWatch(BackgroundThread):
         self._topic = topic
         self._topic_id = topic_id
         self._positions = dict(positions)
-        self._starts: dict[int, int] = {}
-        self._topic_loss: Loss | None = None
-        self._seen_s = float("-inf")
+        # The results of the last poll, and when it began.
+        self._start_offsets: dict[int, int] = {}
+        self._topic_loss: Loss | None = None  # set if the topic itself is lost
+        self._polled_s = float("-inf")
         self._now_s = now_s
-        self._changed = threading.Condition()
+        self._polled = threading.Condition()  # notified after each poll
 
     def committed(self, ends: Mapping[int, int]) -> None:
-        """Move the positions: the query has committed a batch that ends before these offsets."""
+        """Set the query's positions: it has committed a batch that has read all records before `ends`."""
         self._positions.update(ends)
 
     def loss(self) -> Loss | None:
-        """Return the loss of records that the query has not read, or None if it can read all of them."""
+        """Return the loss of the topic or of records that no committed batch has read. Return None if the
+        last poll found neither.
+        """
         if self._topic_loss is not None:
             return self._topic_loss
         positions = self._positions
         lost = [
             f"{self._topic}[{number}] {positions[number]} to {start - 1}"
-            for number, start in sorted(self._starts.items())
+            for number, start in sorted(self._start_offsets.items())
             if start > positions.get(number, start)
         ]
         if not lost:
@@ -87,16 +89,20 @@ class LogWatch(BackgroundThread):
         return Loss(reason=f"records were deleted before they were handled: {', '.join(lost)}")
 
     def why_silent(self) -> str:
-        """Return why the replica may not answer, or "" if it may."""
-        if self._now_s() - self._seen_s > CONFIRMED_FOR_S:
+        """Return why the replica may not answer, or "" if a recent poll found no loss."""
+        if self._is_outdated():
             return "the start of the requests topic is not known"
         loss = self.loss()
         return "" if loss is None else loss.reason
 
     def renew(self) -> None:
         """Wait briefly for a new poll of the topic if the last one is too old."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._now_s() - self._seen_s <= CONFIRMED_FOR_S, _RENEWAL_WAIT_S)
+        with self._polled:
+            self._polled.wait_for(lambda: not self._is_outdated(), _RENEWAL_WAIT_S)
+
+    def _is_outdated(self) -> bool:
+        """Return True if the last poll is too old to permit an answer."""
+        return self._now_s() - self._polled_s > CONFIRMED_FOR_S
 
     def poll(self) -> None:
         """Poll the topic once. Raises KafkaException if the brokers do not answer in time.
@@ -110,21 +116,22 @@ class LogWatch(BackgroundThread):
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         starts = self._admin.list_offsets(dict.fromkeys(partitions, earliest), request_timeout=_TIMEOUT_S)
         described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_TIMEOUT_S)
-        self._topic_loss = self._difference(described[self._topic])
-        self._starts = {key.partition: start.result().offset for key, start in starts.items()}
-        with self._changed:
-            self._seen_s = began_s
-            self._changed.notify_all()
+        self._topic_loss = self._loss_of_topic(described[self._topic])
+        self._start_offsets = {key.partition: start.result().offset for key, start in starts.items()}
+        with self._polled:
+            self._polled_s = began_s
+            self._polled.notify_all()
 
-    def _difference(self, described: Future[Any]) -> Loss | None:
+    def _loss_of_topic(self, described: Future[Any]) -> Loss | None:
+        """Return the loss of the topic, or None if it exists with the id that the state belongs to."""
         try:
-            found = described.result().topic_id
+            topic_id = described.result().topic_id
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
             return Loss(reason=f"{self._topic} does not exist any more")
-        bits = found.get_most_significant_bits(), found.get_least_significant_bits()
-        if str(UUID(bytes=struct.pack(">qq", *bits))) == self._topic_id:
+        halves = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+        if str(UUID(bytes=struct.pack(">qq", *halves))) == self._topic_id:
             return None
         return Loss(reason=f"{self._topic} was deleted and created again", is_other_topic=True)
 

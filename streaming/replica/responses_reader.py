@@ -18,18 +18,20 @@ from streaming.replica.audit import AnswerDifference, Audit
 _RECORDS_MAX = 500
 _POLL_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
-# The maximum time to read the topic to its end. If it takes longer, no answer is reported as missing.
+# The maximum time for reading the topic to its end. After it, no answer is reported as missing yet.
 _CATCH_UP_TIMEOUT_S = 10.0
-# The audit is not urgent. Fewer and larger fetches leave the processor to the answers.
+# The audit is not urgent, so it waits for larger fetches, which leave the processor to the answers.
 _FETCH_MIN_BYTES = 64 * 1024
 
 
 class ResponsesReader(BackgroundThread):
     """A reader of the responses topic from its end as of `begin`, in a thread from `start` on.
 
-    `on_end` is called when it finds a difference or fails. `replica` is the id of the replica that it belongs
-    to. `horizon_ms` is the latest time that the owner's replica has reached (`StateMachine.as_of_ms`).
-    `is_replaced` is True once a later replica has begun: the answers of this one then no longer count.
+    `replica` is the id of the replica that it belongs to. `on_end` is called when the reader finds a
+    difference or fails: `difference` or `failure` is then set. `horizon_ms` is read only on a standby: the
+    latest time up to which the owner's replica has acted (`StateMachine.as_of_ms`). `is_replaced` is True
+    once a later replica has begun: later answers of the replaced one no longer count. That is this replica,
+    or on a standby the owner's.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class ResponsesReader(BackgroundThread):
     ) -> None:
         super().__init__("responses-reader")
         self.compares = compares
-        """True if it compares answers. False on a standby."""
+        """True if it compares answers, False on a standby, which gives none."""
         self.difference: AnswerDifference | None = None
         self.failure: Exception | None = None
         self.horizon_ms = 0
@@ -55,8 +57,8 @@ class ResponsesReader(BackgroundThread):
         self._audit = audit
         self._on_end = on_end
         self._now_s = now_s
-        self._counting = EarlyAnswers()
-        self._next_offsets: dict[int, int] = {}
+        self._valid_answers = EarlyAnswers()
+        self._next_offsets: dict[int, int] = {}  # by partition of the responses topic
         self._consumer = kafka_clients.answers_consumer(
             client_config,
             max_record_bytes=layout.response_record_max_bytes,
@@ -75,13 +77,17 @@ class ResponsesReader(BackgroundThread):
         super().stop()
         self._consumer.close()
 
-    def differs(self, difference: AnswerDifference | None) -> None:
-        """Store the first difference. Differences are expected where a later owner's outage begins."""
+    def store_difference(self, difference: AnswerDifference | None) -> None:
+        """Store this difference, if there is one, as the first one, unless a later replica has begun.
+
+        Differences are expected then, because a later owner's outage affects the query's answers.
+        """
         if difference is not None and self.difference is None and not self.is_replaced:
             self.difference = difference
             self._on_end()
 
     def _run(self) -> None:
+        """Read until stopped, until a difference is found, or until an error, which becomes `failure`."""
         try:
             while not self._stopped.is_set() and self.difference is None:
                 self.read()
@@ -94,9 +100,10 @@ class ResponsesReader(BackgroundThread):
         self._poll()
         overdue = self._audit.overdue(self._now_s()) if self.compares else None
         if overdue is not None and self._catch_up() and overdue.request in self._audit:
-            self.differs(overdue)
+            self.store_difference(overdue)
 
     def _poll(self) -> None:
+        """Handle the available records."""
         first = self._consumer.poll(_POLL_S)
         messages = [] if first is None else [first, *self._consumer.consume(_RECORDS_MAX, 0)]
         for message in messages:
@@ -122,33 +129,33 @@ class ResponsesReader(BackgroundThread):
 
     def _ends(self) -> dict[int, int]:
         """Return the offset after the last record of each partition. Raises KafkaException."""
-        topic = self._layout.responses_topic
-        numbers = range(self._layout.reply_partitions)
-        return {
-            number: self._consumer.get_watermark_offsets(
-                TopicPartition(topic, number), timeout=_CONNECT_TIMEOUT_S
-            )[1]
-            for number in numbers
-        }
+        ends = {}
+        for number in range(self._layout.reply_partitions):
+            partition = TopicPartition(self._layout.responses_topic, number)
+            _, ends[number] = self._consumer.get_watermark_offsets(partition, timeout=_CONNECT_TIMEOUT_S)
+        return ends
 
     def promote(self, replica: ReplicaId) -> None:
         """Compare the answers of this replica from now on."""
         self._replica, self.is_replaced, self.compares = replica, False, True
 
     def _handle(self, message: Message) -> None:
+        """Handle a marker, answers of the query, or on a standby answers of the owner's replica."""
         value = message.value()
         headers = message.headers()
-        first = marker_of(headers)  # type: ignore[arg-type]
-        if first is not None:
-            self.is_replaced = self.is_replaced or not self.compares or first > self._replica
+        first_valid = marker_of(headers)  # type: ignore[arg-type]
+        if first_valid is not None:
+            # On a standby, any marker ends the answers of the owner's replica.
+            self.is_replaced = self.is_replaced or not self.compares or first_valid > self._replica
         elif not self.compares:
             self._read_horizon(message)
         elif value is not None and as_of(headers) is None:  # type: ignore[arg-type]
-            self.differs(self._audit.query(unpack(value)))
+            self.store_difference(self._audit.add_query(unpack(value)))
 
     def _read_horizon(self, message: Message) -> None:
+        """Advance `horizon_ms` to the time of this record, if it has valid early answers."""
         headers = message.headers()
-        if not self.is_replaced and self._counting.accepts(message.partition(), headers):  # type: ignore[arg-type]
+        if not self.is_replaced and self._valid_answers.accepts(message.partition(), headers):  # type: ignore[arg-type]
             early = as_of(headers)  # type: ignore[arg-type]
             if early is not None:
                 self.horizon_ms = max(self.horizon_ms, early.as_of_ms)

@@ -1,5 +1,5 @@
 """The terms of a replica: everything besides the log that affects its answers, and the messages that bring
-them.
+them. The service, the process that keeps the query running, starts the replica and sends these messages.
 """
 
 import os
@@ -23,30 +23,29 @@ from state.protocol import Outage
 from streaming.replica.audit import AnswerDifference
 from streaming.replica.log_watch import Loss
 
-# The messages between the service and its replica, as lines of JSON on the replica's standard input and
+# The messages between the service and its replica are lines of JSON on the replica's standard input and
 # output.
 
 
 class StartReplica(Struct, frozen=True, kw_only=True):
     """The first message to the replica.
 
-    `replica` has the epoch of the owner. A standby does not answer until it is promoted; until then, the
-    owner is another coordinator.
+    A standby's replica does not answer until it is promoted. Its `replica` is replaced then.
     """
 
     client_config: ClientConfig
     layout: TopicLayout
     replica: ReplicaId
-    seed: str  # the path of its seed (`streaming.replica.terms`)
+    seed: str  # the path of its `ReplicaSeed`
     is_standby: bool = False
 
 
 class PromoteReplica(Struct, frozen=True, kw_only=True, tag=True):
-    """The message that a standby has taken the topics: it continues as the replica `replica`."""
+    """The message that a standby has taken the topics. Its replica continues as `replica`."""
 
     replica: ReplicaId
-    epochs: list[Epoch]  # all configurations
-    outages: list[KnownOutage]  # all outages
+    epochs: list[Epoch]  # all configurations, including the new owner's
+    outages: list[KnownOutage]  # all outages, including the one that this takeover has ended
     # The offsets of the first records that no committed batch has read, by partition.
     handled: dict[int, int]
 
@@ -54,8 +53,8 @@ class PromoteReplica(Struct, frozen=True, kw_only=True, tag=True):
 class BatchCommitted(Struct, frozen=True, kw_only=True, tag=True):
     """The message that the query has committed a batch."""
 
-    ends: dict[int, int]  # the offsets of the first records that it has not read, by partition
-    watermark_ms: int  # up to which it fired deadlines
+    ends: dict[int, int]  # the offsets of the first records that the batch has not read, by partition
+    watermark_ms: int  # the time up to which the batch has fired deadlines
 
 
 class PendingChanges(Struct, frozen=True, kw_only=True, tag=True):
@@ -65,13 +64,17 @@ class PendingChanges(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class NextDeadline(Struct, frozen=True, kw_only=True, tag=True):
-    """The time in ms of the next deadline of any group. Clock records before that time fire nothing."""
+    """The message that no group has a deadline before `at_ms`, a time of the log in ms. Clock records of
+    earlier times fire nothing.
+    """
 
     at_ms: int
 
 
 class BatchWanted(Struct, frozen=True, kw_only=True, tag=True):
-    """The message that the query has more to write than the replica's answers. Otherwise it may wait."""
+    """The message that the query has more to write than the replica's answers, such as views, so a batch must
+    begin soon.
+    """
 
 
 class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
@@ -79,21 +82,21 @@ class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
 
     phase: ReplicaPhase
     reason: str = ""  # why it does not answer, "" while it does
-    as_of_ms: int = 0
-    applied: dict[int, int] = {}  # the offsets of the next records by partition
-    lag_records: int = 0  # records that it has not applied
-    lag_ms: int = 0  # the age of the last record that it applied
-    lead_s: float = 0.0  # as in `streaming.replica.follower`
-    lead_bytes: int = 0  # as in `streaming.replica.follower`
+    as_of_ms: int = 0  # the time up to which it has acted (`StateMachine.as_of_ms`)
+    applied: dict[int, int] = {}  # the offsets of the first records that it has not applied, by partition
+    lag_records: int = 0  # the number of records of the requests topic that it has not applied
+    lag_ms: int = 0  # the age of the last record that it read, 0 if it is at the end of the topic
+    lead_s: float = 0.0  # `streaming.replica.follower.Lead`
+    lead_bytes: int = 0
     answers: int = 0  # the number of appended answers
     compared: int = 0  # how many of them were compared with the query's
     groups: int = 0  # the number in memory
     alarm: str | None = None  # for the operator
     loss: Loss | None = None  # why the query cannot continue, None if it can
-    difference: AnswerDifference | None = None
+    difference: AnswerDifference | None = None  # from the query's answer to the same request
 
 
-# All three raise msgspec.DecodeError.
+# All three decode a line, and raise msgspec.DecodeError.
 decode_start = msgspec.json.Decoder(StartReplica).decode
 decode_command = msgspec.json.Decoder[PromoteReplica | BatchCommitted](PromoteReplica | BatchCommitted).decode
 FromReplica: TypeAlias = ReplicaReport | PendingChanges | NextDeadline | BatchWanted
@@ -105,27 +108,22 @@ def encode_line(message: StartReplica | PromoteReplica | BatchCommitted | FromRe
     return msgspec.json.encode(message) + b"\n"
 
 
-# The seed of a replica: the state after a committed batch, and the terms for the records that follow.
-#
-# The service writes it to a file, because only Spark reads its own state. The replica has no Spark.
-
-
 class ReplicaSeed(Struct, frozen=True, kw_only=True):
-    """The state after `batch`.
+    """The state after a committed batch, from which a replica starts. The service reads it with Spark and
+    writes it to a file, because the replica has no Spark.
 
-    `epochs` and `outages` are all known ones, including those of later batches. If there is no committed
-    batch, `batch` is -1, and the replica starts at the beginning of the topic.
+    `epochs` and `outages` are all known ones, including those of later batches.
     """
 
     identity: Identity
-    batch: int
-    ends: dict[int, int]  # the offsets (exclusive) up to which `batch` has read
+    batch: int  # -1 if no batch is committed
+    ends: dict[int, int]  # the offsets (exclusive) up to which `batch` has read, or the topic's beginnings
     epochs: list[Epoch]
     outages: list[KnownOutage]
-    rows: list[codec.ShardRow]
+    rows: list[codec.ShardRow]  # the groups
 
     def groups(self) -> Iterator[tuple[str, codec.StoredGroup]]:
-        """Yield the encoded groups. Raises StateError."""
+        """Yield the ids and the encoded groups of all rows. Raises StateError."""
         for row in self.rows:
             yield from codec.read_row(*row).items()
 
@@ -146,7 +144,7 @@ def take_seed(path: Path) -> ReplicaSeed:
 
 
 NO_OWNER = 0
-"""The epoch of a standby's replica. No claim has it, and no later owner ends it."""
+"""The `Terms.owner_epoch` of a standby's replica, which no owner's clock record ends. No claim has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +152,12 @@ class Terms:
     """Everything besides the log that affects a replica's answers."""
 
     layout: TopicLayout
-    shards: int
+    shards: int  # the number of shards of a partition
     configs: Configs
     outages: Sequence[Outage]
-    skip: frozenset[str]
-    owner_epoch: int  # the epoch of the replica's coordinator
-    # The outage that this coordinator has ended by taking over, or None if it is not known.
+    skip: frozenset[str]  # ids of records to refuse without decoding them
+    owner_epoch: int  # the epoch of the owner's claim, or NO_OWNER
+    # The outage that ended when this owner took the topics, or None if it is not known.
     ended_outage: Outage | None = None
 
 
@@ -170,10 +168,10 @@ def terms_of(
     layout: TopicLayout,
     owner_epoch: int,
     *,
-    has_ended_last: bool = False,
+    ended_last_outage: bool = False,
 ) -> Terms:
-    """Return the terms for a state with these configurations and outages. `has_ended_last` is True if this
-    owner ended the last outage.
+    """Return the terms for a state with these configurations and outages. If `ended_last_outage`, the last
+    outage ended when the owner with `owner_epoch` took the topics.
     """
     base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
     return Terms(
@@ -183,12 +181,12 @@ def terms_of(
         outages=[known.outage for known in outages],
         skip=frozenset(epochs[-1].skip),
         owner_epoch=owner_epoch,
-        ended_outage=outages[-1].outage if outages and has_ended_last else None,
+        ended_outage=outages[-1].outage if outages and ended_last_outage else None,
     )
 
 
-def first_terms(start: StartReplica, seed: ReplicaSeed) -> Terms:
-    """Return the terms of a replica that starts. A standby does not know who will own the topics."""
+def terms_at_start(start: StartReplica, seed: ReplicaSeed) -> Terms:
+    """Return the terms of a replica at its start. A standby's have NO_OWNER until its promotion."""
     return terms_of(
         seed.identity,
         seed.epochs,
@@ -198,13 +196,13 @@ def first_terms(start: StartReplica, seed: ReplicaSeed) -> Terms:
     )
 
 
-def later_terms(start: StartReplica, seed: ReplicaSeed, promote: PromoteReplica) -> Terms:
-    """Return the terms of a standby's replica that is promoted."""
+def terms_after_promotion(start: StartReplica, seed: ReplicaSeed, promote: PromoteReplica) -> Terms:
+    """Return the terms of a standby's replica once its coordinator owns the topics."""
     return terms_of(
         seed.identity,
         promote.epochs,
         promote.outages,
         start.layout,
         promote.replica.owner_epoch,
-        has_ended_last=True,
+        ended_last_outage=True,
     )

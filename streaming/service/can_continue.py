@@ -1,6 +1,7 @@
 """The check whether a query can continue from its checkpoint: before each start of the query, after each
 failed batch, and when the replica sees records disappear. If it cannot, the service ends, because each
-further attempt would fail, and no batch would ever confirm the early answers given meanwhile.
+further attempt would fail. No batch would then confirm the early answers, which the replica gives before the
+query does.
 """
 
 import time
@@ -38,8 +39,8 @@ class CannotContinue(FolderError):
 class RequestsLost(CannotContinue):
     """Records were deleted before a committed batch handled them.
 
-    `lost` has, by partition, the first lost offset and the offset after the last lost one. The latter is None
-    if all later records are lost.
+    `lost` has, by partition, the first lost offset and the offset after the last lost one, or None in place
+    of the latter if all later records are lost.
     """
 
     def __init__(self, message: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
@@ -69,7 +70,7 @@ def check_can_continue(client_config: ClientConfig, checkpoint: Checkpoint) -> N
 
 
 def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
-    """Check that the topic is still the one that the state belongs to, if any.
+    """Check that the requests topic is still that of the state. Without a state nothing is checked.
 
     Raises CannotContinue and TopicsError.
     """
@@ -77,24 +78,24 @@ def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
     if pinned is None or not pinned.requests_topic_id:
         return
     topic = pinned.requests_topic
-    found = _find(client_config, topic)
-    lost = {number: (begin, None) for number, begin in handled_ends(checkpoint, topic).items()}
+    found = _find_topic(client_config, topic)
+    all_unhandled = {number: (begin, None) for number, begin in handled_ends(checkpoint, topic).items()}
     is_same_cluster = found.cluster_id == pinned.cluster_id
     if is_same_cluster and not found.ids:
         raise TopicLost(
             f"the topic {topic} does not exist any more, so the state in {checkpoint} cannot continue. "
             f"Requests that were not handled are gone with it {_UNREAD}",
-            lost,
+            all_unhandled,
         )
     topic_id, partitions = found.ids.get(topic, ""), found.partitions.get(topic, 0)
-    is_now = replace(
+    current = replace(
         pinned, cluster_id=found.cluster_id, requests_topic_id=topic_id, request_partitions=partitions
     )
     try:
-        checkpoint.pin(is_now)
+        checkpoint.pin(current)  # only compares it, because there is a pinned identity
     except FolderError as error:
         if is_same_cluster and topic_id != pinned.requests_topic_id:
-            raise TopicLost(str(error), lost) from error
+            raise TopicLost(str(error), all_unhandled) from error
         raise CannotContinue(str(error)) from error
 
 
@@ -103,7 +104,8 @@ def handled_ends(checkpoint: Checkpoint, topic: str) -> dict[int, int]:
     return checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
 
 
-def _find(client_config: ClientConfig, topic: str) -> FoundTopics:
+def _find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
+    """Return the cluster's entry of a topic, without ids only if it stays missing for _GONE_AFTER_S."""
     give_up_s = time.monotonic() + _GONE_AFTER_S
     while True:
         found = find_topic(client_config, topic)
@@ -113,16 +115,18 @@ def _find(client_config: ClientConfig, topic: str) -> FoundTopics:
 
 
 def _check_records(client_config: ClientConfig, topic: str, begin: Mapping[int, int]) -> None:
-    """Check that the topic reaches these offsets, and has all records from there on."""
+    """Check that no partition of the topic ends before its offset in `begin`, and that no record from there
+    on was deleted. Raises CannotContinue and KafkaError.
+    """
     if not begin:
         return
     partitions = {number: TopicPartition(topic, number) for number in sorted(begin)}
     with TopicReader(client_config) as reader:
-        first, ends = reader.beginnings(partitions.values()), reader.ends(partitions.values())
+        first_offsets, ends = reader.beginnings(partitions.values()), reader.ends(partitions.values())
     deleted = {
-        number: (begin[number], first[partition])
+        number: (begin[number], first_offsets[partition])
         for number, partition in partitions.items()
-        if first[partition] > begin[number]
+        if first_offsets[partition] > begin[number]
     }
     if deleted:
         ranges = ", ".join(f"{topic}[{number}] {low} to {end - 1}" for number, (low, end) in deleted.items())
@@ -131,33 +135,27 @@ def _check_records(client_config: ClientConfig, topic: str, begin: Mapping[int, 
             f"because requests may be among them {_UNREAD}",
             deleted,
         )
-    cut = [f"{topic}[{number}]" for number, key in partitions.items() if ends[key] < begin[number]]
-    if cut:
+    truncated = [f"{topic}[{number}]" for number, key in partitions.items() if ends[key] < begin[number]]
+    if truncated:
         raise CannotContinue(
-            f"the topic has lost records that were handled: {', '.join(cut)} ends before the offset up to "
-            f"which it was read. Later records at these offsets would be skipped {_UNREAD}"
+            f"the topic has lost records that were handled: {', '.join(truncated)} ends before the "
+            f"offset up to which it was read. Later records at these offsets would be skipped {_UNREAD}"
         )
-
-
-# The report on lost requests: they were answered, but their records were deleted before a committed batch
-# handled them.
-#
-# The answers are still on the responses topic. Those of a replica name the offsets that were committed
-# (`kafka_why.contract.early_answers.commits_of`).
 
 
 FILE = "lost-requests.json"
 # A margin for the differences of brokers' clocks, which stamp the records.
-_CLOCKS_MS = 60_000
+_CLOCKS_MARGIN_MS = 60_000
 _READ_TIMEOUT_MS = 60_000
-_LOGGED_GROUPS = 100
-_COMMITS = ("OffsetCommit", "TxnOffsetCommit")
+_LOGGED_GROUPS_MAX = 100
+_BEFORE_ALL = (-1, -1)  # a position before that of any request
+_COMMIT_TYPES = ("OffsetCommit", "TxnOffsetCommit")
 
 log = structlog.get_logger()
 
 
 class LostOffset(Struct, frozen=True):
-    """The last lost commit of a partition. `offset` is None if the query answered it."""
+    """The last lost commit of a partition. `offset` is None if no early answer names it."""
 
     topic: str
     partition: int
@@ -181,7 +179,9 @@ class DeletedRange(Struct, frozen=True):
 
 
 class LostRequests(Struct, frozen=True, kw_only=True):
-    """All lost acknowledged requests, as in the file `FILE`."""
+    """The report on lost requests in the file `FILE`: they were answered, but their records were deleted
+    before a committed batch handled them. The answers are still on the responses topic.
+    """
 
     version: int = 1
     at_ms: int
@@ -210,9 +210,11 @@ class _Answer(Struct):
     error_code: int = 0
     topics: msgspec.Raw = msgspec.Raw(b"[]")
 
-    def committed(self, offsets: list[int]) -> Iterator[LostOffset]:
-        """Yield the partitions whose commits succeeded, with `offsets` if there is one for each of them."""
-        if self.type not in _COMMITS:
+    def commits(self, offsets: list[int]) -> Iterator[LostOffset]:
+        """Yield the successful commits in this response. `offsets` are the committed offsets as an early
+        answer names them (`kafka_why.contract.early_answers.commits_of`), or [] if it names none.
+        """
+        if self.type not in _COMMIT_TYPES:
             return
         partitions = [
             (topic.name, partition.partition_index)
@@ -220,8 +222,9 @@ class _Answer(Struct):
             for partition in topic.partitions
             if not partition.error_code
         ]
-        known = offsets if len(offsets) == len(partitions) else [None] * len(partitions)
-        for (topic_name, number), offset in zip(partitions, known, strict=True):
+        has_offsets = len(offsets) == len(partitions)
+        offsets_or_none = offsets if has_offsets else [None] * len(partitions)
+        for (topic_name, number), offset in zip(partitions, offsets_or_none, strict=True):
             yield LostOffset(topic_name, number, offset)
 
 
@@ -233,10 +236,12 @@ class LostRequestCollector:
     def __init__(self, topic: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
         self._topic = topic
         self._lost = lost
-        self._requests: dict[str, set[str]] = {}
-        self._last: dict[tuple[str, str, int], tuple[tuple[int, int], LostOffset]] = {}
+        self._requests_by_group: dict[str, set[str]] = {}  # ids
+        # By group, topic and partition: the last commit, and the offset and position in its pack of its
+        # request.
+        self._last_commits: dict[tuple[str, str, int], tuple[tuple[int, int], LostOffset]] = {}
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Add the answers of a record of the responses topic. The caller omits records whose answers do not
         count. Raises msgspec.DecodeError.
         """
@@ -246,29 +251,30 @@ class LostRequestCollector:
                 self._add_if_lost(msgspec.json.decode(value, type=_Answer), commits.get(number, []))
 
     def _add_if_lost(self, answer: _Answer, offsets: list[int]) -> None:
-        """Add an answer if its request is lost. The last commit of each partition counts."""
+        """Add an answer without an error if its request is lost. The last commit of each partition counts."""
         if answer.error_code or not answer.request:
             return
         topic, partition, offset = record_of(answer.request)
         begin, end = self._lost.get(partition, (0, 0))
         if topic != self._topic or offset < begin or (end is not None and offset >= end):
             return
-        self._requests.setdefault(answer.group_id, set()).add(answer.request)
-        order = (offset, number_in_pack(answer.request))
-        for lost in answer.committed(offsets):
-            key = (answer.group_id, lost.topic, lost.partition)
-            last, known = self._last.get(key, ((-1, -1), lost))
-            if order > last or (order == last and known.offset is None):
-                self._last[key] = (order, lost)
+        self._requests_by_group.setdefault(answer.group_id, set()).add(answer.request)
+        position = (offset, number_in_pack(answer.request))
+        for commit in answer.commits(offsets):
+            key = (answer.group_id, commit.topic, commit.partition)
+            last_position, last = self._last_commits.get(key, (_BEFORE_ALL, commit))
+            # Of the answers to one request, only the early one names the offset.
+            if position > last_position or (position == last_position and last.offset is None):
+                self._last_commits[key] = (position, commit)
 
     def groups(self) -> list[LostGroup]:
         """Return the groups, sorted by id."""
-        offsets: dict[str, list[LostOffset]] = {}
-        for (group_id, _, _), (_, lost) in sorted(self._last.items(), key=lambda item: item[0]):
-            offsets.setdefault(group_id, []).append(lost)
+        commits: dict[str, list[LostOffset]] = {}
+        for (group_id, _, _), (_, commit) in sorted(self._last_commits.items(), key=lambda item: item[0]):
+            commits.setdefault(group_id, []).append(commit)
         return [
-            LostGroup(group_id, len(requests), offsets.get(group_id, []))
-            for group_id, requests in sorted(self._requests.items())
+            LostGroup(group_id, len(requests), commits.get(group_id, []))
+            for group_id, requests in sorted(self._requests_by_group.items())
         ]
 
 
@@ -278,12 +284,14 @@ def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> 
     `lost` is as in `RequestsLost`. The responses topic keeps answers for an hour.
     """
     layout, checkpoint = ours.layout, ours.checkpoint
-    found = LostRequestCollector(layout.requests_topic, lost)
-    counting = EarlyAnswers()
+    collector = LostRequestCollector(layout.requests_topic, lost)
+    valid_answers = EarlyAnswers()
     batch = checkpoint.last_batch("commits")
     since_ms = 0
-    if batch >= 0:
-        since_ms = read_planned(checkpoint.files, batch, layout.requests_topic).timestamp_ms - _CLOCKS_MS
+    if batch >= 0:  # answers to requests after this batch are later than its plan
+        since_ms = (
+            read_planned(checkpoint.files, batch, layout.requests_topic).timestamp_ms - _CLOCKS_MARGIN_MS
+        )
     numbers = range(layout.reply_partitions)
     partitions = [TopicPartition(layout.responses_topic, number) for number in numbers]
     with TopicReader(ours.client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
@@ -291,21 +299,21 @@ def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> 
         begin = {p: at for p, at in reader.offsets_at(partitions, since_ms).items() if at is not None}
         reader.start(at=begin)
         for record in reader.read_to({p: ends[p] for p in begin}, timeout_ms=_READ_TIMEOUT_MS):
-            if counting.accepts(record.partition, record.headers):
+            if valid_answers.accepts(record.partition, record.headers):
                 with suppress(*UNREADABLE):
-                    found.take(record)
-    return found.groups()
+                    collector.add(record)
+    return collector.groups()
 
 
 def report_lost(ours: LogAndState, folder: Path, error: RequestsLost) -> None:
     """Log the acknowledged requests that are lost, and write them to `FILE` in the folder."""
     try:
         groups = find_lost(ours, error.lost)
-    except (KafkaError, FolderError, OSError) as unread:
-        log.error("the answers to the lost requests cannot be read", error=str(unread))
+    except (KafkaError, FolderError, OSError) as read_error:
+        log.error("the answers to the lost requests cannot be read", error=str(read_error))
         return
     requests = sum(group.requests for group in groups)
-    for group in islice(groups, _LOGGED_GROUPS):
+    for group in islice(groups, _LOGGED_GROUPS_MAX):
         offsets = {f"{lost.topic}-{lost.partition}": lost.offset for lost in group.offsets}
         log.critical(
             "acknowledged requests are lost", group=group.group_id, requests=group.requests, offsets=offsets
@@ -320,8 +328,8 @@ def report_lost(ours: LogAndState, folder: Path, error: RequestsLost) -> None:
         requests=requests,
         groups=groups,
     )
-    written = _write(folder, report)
-    log.critical("acknowledged requests that are lost", requests=requests, groups=len(groups), file=written)
+    path = _write(folder, report)
+    log.critical("acknowledged requests that are lost", requests=requests, groups=len(groups), file=path)
 
 
 @contextmanager

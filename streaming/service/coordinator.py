@@ -1,6 +1,6 @@
 """The service of a coordinator. `Coordinator._start` lists its parts. Spark's JVM starts while the topics are
-claimed, the query after everything else, so that clients can reach a gateway before their sessions run.
-`Supervisor` keeps the query running.
+claimed. The query starts after everything else, because its start ends the outage, in which no session
+expires: clients can reach a gateway before that. `Supervisor` keeps the query running.
 """
 
 import threading
@@ -30,7 +30,7 @@ from streaming.query.storage import storage_at
 from streaming.service.can_continue import check_topic, reporting_losses
 from streaming.service.clock.pace import DeadlinePace, MembersPace
 from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, MembersWatcher, Ticker
-from streaming.service.outages.outage import FirstRequest, acted_so_far, watch_for_first_request
+from streaming.service.outages.outage import FirstRequest, end_replicas_before, watch_for_first_request
 from streaming.service.ownership.lease import Lease, StandbyThread
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.query.coordinating import Continuity, CoordinatorsQuery, QueryCallbacks
@@ -43,17 +43,18 @@ from streaming.service.starts import Options, StartTimes, announce, begin_epoch,
 from streaming.service.status import ReplicaWatch, StatusBoard
 from streaming.service.topic_watch.watcher import TopicWatcher
 from streaming.service.topics import LogAndState, as_topics_error, prepare_topics
-from streaming.service.transactions.follower import TransactionsFollower
+from streaming.service.transactions.follower import ReportedTransactions, TransactionsFollower
 
 
 class Coordinator(Startable):
     """The coordinator of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, NotOwner, ConfigError, JarsUnavailable, JavaNotFound or
-    SparkFailed, each with a message that says what to do. `on_failure` is called in a thread when Spark keeps
-    ending (`SparkKeeper`) or the topics have another owner (`is_deposed`). `failure` is then the reason, and
-    the caller has to `stop` the coordinator. `on_batch` is called in a thread with each committed batch.
-    `folder` is the options' folder if the caller has locked it already.
+    SparkFailed, each with a message that says what to do. `on_failure` is called in a thread when the query
+    can run no more (`Supervisor`), or when the wait of a standby fails. `failure` is then the reason,
+    `is_deposed` is True if that is another owner of the topics, and the caller has to `stop` the coordinator.
+    `on_batch` is called in a thread with each committed batch. `folder` is the handle of the options' folder
+    if the caller has locked it already.
 
     `gateway` opens the gateway of this process and yields its address. It is entered as soon as the topics
     exist, so that clients can connect before the outage ends. It is None if gateways are separate processes.
@@ -81,6 +82,7 @@ class Coordinator(Startable):
         self.status = StatusBoard(options.folder / "status.json")
         self._session: Session | None = None
         self._ticker: Ticker | None = None
+        # The replica announces deadlines. Without one, groups' views show if a deadline may come.
         self._pace = (
             DeadlinePace(options.tick_interval_ms, self._knows_deadlines, batch_records=options.batch_records)
             if options.replica
@@ -92,10 +94,11 @@ class Coordinator(Startable):
         )
         self._lease: Lease | None = None
         self._first_request: FirstRequest | None = None
-        self._running = ExitStack()
+        self._started_parts = ExitStack()
         self._stopping = threading.Event()
         self._times = StartTimes()
         self._transactions = TransactionsFollower(options.client_config, options.layout)
+        self._reported_transactions = ReportedTransactions(options.client_config, options.layout)
         self._share_state = ShareStateThread(
             options.client_config, options.layout, lambda: is_surely_owner(self._ticker)
         )
@@ -115,7 +118,7 @@ class Coordinator(Startable):
         return self._ticker.age_s() if self._ticker is not None else float("nan")
 
     def replica(self) -> ReplicaState:
-        """Return the state of the replica."""
+        """Return the state of the replica, also before it is created, or if this coordinator runs none."""
         if self._replica is None:
             return NOT_STARTED if self.options.replica else NO_REPLICA_STATE
         return self._replica.state
@@ -147,7 +150,7 @@ class Coordinator(Startable):
             except BaseException as error:  # including Ctrl-C
                 self.failure = f"the start failed: {first_line(error) or type(error).__name__}"
                 raise
-            self._running = started.pop_all()
+            self._started_parts = started.pop_all()
 
     def _start(self, started: ExitStack) -> None:
         """Start the parts, in this order. `started` stops them in the reverse order.
@@ -167,16 +170,16 @@ class Coordinator(Startable):
         if options.replica:
             started.enter_context(ReplicaWatch(self.replica, self.status, self._stopping.is_set))
         self.status.enter(ServicePhase.STARTING, "preparing topics and Spark")
-        with ExitStack() as starting:
+        with ExitStack() as until_spark_runs:
 
-            @cache
+            @cache  # only the first call starts Spark: for a remote checkpoint in step 2, otherwise in 3
             def starting_session() -> Future[Session]:
                 manager = self._storage.file_manager
-                return starting.enter_context(starting_spark(options, manager, lock_fd, self._times))
+                return until_spark_runs.enter_context(starting_spark(options, manager, lock_fd, self._times))
 
             checkpoint = Checkpoint(self._storage.open(lambda: starting_session().result().spark))
             ours = LogAndState(options.client_config, options.layout, checkpoint)
-            starting.enter_context(reporting_losses(ours, options.folder))
+            until_spark_runs.enter_context(reporting_losses(ours, options.folder))
             identity = self._prepare_topics(checkpoint)
             ours = ours.with_topic_sizes()
             self._times.end_of("topics")
@@ -192,22 +195,25 @@ class Coordinator(Startable):
         started.callback(session.close)
         self._start_replica(started, ours, session)
         if options.standby:
-            lead = partial(self._lead_when_free, ours, identity, session)
-            started.enter_context(StandbyThread(lead, self._end_standby))
+            take_over = partial(self._take_over_when_free, ours, identity, session)
+            started.enter_context(StandbyThread(take_over, self._end_standby))
         else:
             self._start_query(started, ours, identity, session)
 
     def _prepare_topics(self, checkpoint: Checkpoint) -> Identity:
+        """Create or check the topics, and return the identity of the checkpoint's state on them."""
         options = self.options
-        check_topic(options.client_config, checkpoint)  # before a missing one is created
-        found = prepare_topics(
+        check_topic(options.client_config, checkpoint)  # before a topic that is lost is created again
+        topics_identity = prepare_topics(
             options.client_config, options.layout, options.replication_factor, options.min_insync_replicas
         )
-        return checkpoint.pin(found, options.shards, options.state_partitions)
+        return checkpoint.pin(topics_identity, options.shards, options.state_partitions)
 
     @contextmanager
     def _claiming(self, started: ExitStack) -> Iterator[Lease]:
-        """Yield the lease on the topics, which ends with `started`. The block may raise KafkaError."""
+        """Yield the lease on the topics, for the block to acquire it. It ends with `started`. A KafkaError of
+        the block becomes a TopicsError.
+        """
         options = self.options
         with as_topics_error("the topics could not be claimed"):
             self._lease = lease = Lease(
@@ -245,6 +251,7 @@ class Coordinator(Startable):
             started.enter_context(MembersWatcher(config, layout, self._pace))
         started.enter_context(TopicWatcher(config, layout, interval_ms=options.topic_interval_ms))
         started.enter_context(self._transactions)
+        started.enter_context(self._reported_transactions)
         started.enter_context(self._share_state)
 
     def _open_gateway(self, started: ExitStack, ours: LogAndState) -> None:
@@ -256,7 +263,8 @@ class Coordinator(Startable):
                 self._first_request = watch_for_first_request(ours, self._pace.longest_interval_ms)
 
     def _start_replica(self, started: ExitStack, ours: LogAndState, session: Session) -> None:
-        """Start the replica as a standby, unless the checkpoint is new.
+        """Start the replica as a standby, which does not answer before its promotion, unless the checkpoint
+        is new.
 
         Reading the state takes as long as starting the query, so both run at once.
         """
@@ -265,7 +273,9 @@ class Coordinator(Startable):
         self._replica = Replica(
             ours,
             self.options.folder,
-            ReplicaListener(self._transactions.report, self._pace.deadline_at, self._pace.want_batch),
+            ReplicaListener(
+                self._reported_transactions.report, self._pace.deadline_at, self._pace.want_batch
+            ),
             now_ms=lambda: NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms,
         )
         if self.options.standby or ours.checkpoint.record().epochs:
@@ -273,49 +283,63 @@ class Coordinator(Startable):
             started.callback(self._replica.end)
 
     def _knows_deadlines(self) -> bool:
+        """Return True while the replica announces deadlines, which it does while it answers."""
         return self._replica is not None and self._replica.is_answering()
 
-    def _lead_when_free(
+    def _take_over_when_free(
         self,
         ours: LogAndState,
         identity: Identity,
         session: Session,
-        leading: ExitStack,
+        started: ExitStack,
         stopping: threading.Event,
     ) -> None:
-        """Wait until the topics are free, and then start the parts that a standby lacks."""
+        """Wait until the topics are free, claim them, and start the parts that a standby lacks, unless
+        `stopping` is set before. `started` stops them.
+        """
         options = self.options
         rehearsal = Rehearsal(session, options.client_config, ours.layout, options.folder, stopping)
 
-        def check() -> None:
+        def check_each_poll() -> None:
             rehearsal.check()
             if self._replica is not None:
-                self._replica.check_standby()
+                self._replica.reseed_outdated_standby()
 
-        with reporting_losses(ours, options.folder), rehearsal, self._claiming(leading) as lease:
-            waiting = partial(self.status.enter, ServicePhase.STANDBY)
-            taking_over = partial(self.status.enter, ServicePhase.STARTING, "taking over")
-            if lease.acquire_when_free(ours.checkpoint, identity, stopping, waiting, check, taking_over):
-                # Clients first: the replica answers while Spark ends one query and starts another.
-                self._start_threads(leading)
-                self._start_query(leading, ours, identity, session)
+        with reporting_losses(ours, options.folder), rehearsal, self._claiming(started) as lease:
+            has_claimed = lease.acquire_when_free(
+                ours.checkpoint,
+                identity,
+                stopping,
+                on_reason=partial(self.status.enter, ServicePhase.STANDBY),
+                check=check_each_poll,
+                claimed=partial(self.status.enter, ServicePhase.STARTING, "taking over"),
+            )
+            if has_claimed:
+                # The rehearsal ends only after these starts, so that the replica answers clients meanwhile.
+                self._start_threads(started)
+                self._start_query(started, ours, identity, session)
 
     def _end_standby(self, error: Exception) -> None:
+        """Report that the wait of a standby, or its takeover, has failed."""
         self.status.enter(ServicePhase.STOPPED, first_line(error))
         self._end(first_line(error), error)
 
     def _start_query(
         self, started: ExitStack, ours: LogAndState, identity: Identity, session: Session
     ) -> None:
+        """End earlier replicas, store the configuration of this start, promote a standby's replica, and start
+        the query under its supervisor.
+        """
         options = self.options
         checkpoint, layout, epoch = ours.checkpoint, ours.layout, self._owner_epoch
         with as_topics_error("the early answers cannot be read"):
-            acted = acted_so_far(ours, ReplicaId(epoch, 1))
+            first_of_this_owner = ReplicaId(epoch, number=1)
+            acted = end_replicas_before(ours, first_of_this_owner)
         check_answered(checkpoint, code_version(), is_ahead=acted.horizon_ms > acted.read_ms)
         epochs = begin_epoch(checkpoint, layout.requests_topic, self._config.settings(), options.skip, acted)
         continuity = Continuity(ours, self._replica, epoch, acted, self._first_request)
         if self._replica is not None:
-            self._replica.own(epoch)
+            self._replica.set_owner_epoch(epoch)
             if options.standby:
                 continuity.promote(lambda: session.spark)
         announce(options.client_config, layout, epochs[-1], epoch)
@@ -341,6 +365,7 @@ class Coordinator(Startable):
 
     @property
     def _owner_epoch(self) -> int:
+        """The epoch of this coordinator's claim on the topics."""
         assert self._lease is not None
         return self._lease.ownership.epoch
 
@@ -349,8 +374,8 @@ class Coordinator(Startable):
         self._on_failure()
 
     def stop(self) -> None:
-        """Stop the query, the ticker and Spark, and release the lock. The query's current batch runs again at
-        the next start.
+        """Stop all parts, and release the folder's lock. The query's current batch runs again at the next
+        start.
         """
         self._stopping.set()
-        self._running.close()
+        self._started_parts.close()

@@ -1,6 +1,6 @@
 """A producer of the service's own requests. They report to groups what happened to topics, to transactions,
-and at share coordinators. So the log stays the only input of a group, and the query sends no requests to
-brokers.
+and at share coordinators. So the log stays the only input of a group, and the query itself sends no requests
+to brokers about these.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,8 +33,8 @@ def append_records(
     """
     producer = kafka_clients.producer(client_config)
     try:
-        sent = [producer.send(topic, **record) for record in records]
-        return [future.get(timeout=_RECORDS_TIMEOUT_S) for future in sent]
+        futures = [producer.send(topic, **record) for record in records]
+        return [future.get(timeout=_RECORDS_TIMEOUT_S) for future in futures]
     finally:
         producer.close(timeout=1)
 
@@ -44,10 +44,8 @@ class RequestAppender(Closeable):
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
         self._layout = layout
-        self._producer = kafka_clients.topic_metadata_producer(
-            client_config,
-            timeout_ms=BROKER_TIMEOUT_MS,
-            max_request_bytes=layout.request_record_max_bytes,
+        self._producer = kafka_clients.best_effort_producer(
+            client_config, timeout_ms=BROKER_TIMEOUT_MS, max_request_size=layout.request_record_max_bytes
         )
 
     def send(self, requests: Sequence[ServiceRequest]) -> list[Any]:

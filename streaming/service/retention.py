@@ -1,7 +1,8 @@
-"""The time for which each topic has to keep its records, and the damage if it does not. Brokers delete by
-time and by size. Deletion by size depends on the load, so it guarantees no time. Other settings delete
-nothing earlier: large or old segments only delay a deletion, and local.retention.* deletes the local copy of
-records in remote storage.
+"""The minimum retention of each topic, and the damage if it is shorter.
+
+Brokers delete by time and by size. Deletion by size depends on the load, so it guarantees no time. Other
+settings delete nothing earlier: large or old segments only delay a deletion, and local.retention.* deletes
+the local copy of records in remote storage.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,15 +23,11 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LeastRetention:
-    """The minimum time for which a topic has to keep its records, whatever their size.
-
-    A topic with a shorter one is refused if `is_required`, else logged. `loss` names the damage of a shorter
-    time.
-    """
+    """The minimum time for which a topic has to keep its records, whatever their size."""
 
     ms: int
-    loss: str
-    is_required: bool = True
+    loss: str  # a clause about the damage that a shorter retention does
+    is_required: bool = True  # a topic with a shorter retention is refused, not only logged
 
     def problems(self, topic: str, found: Settings) -> Iterator[str]:
         """Yield the problem of each setting that lets this topic delete its records too early."""

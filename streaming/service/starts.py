@@ -24,7 +24,7 @@ from streaming.query.pipeline import BatchStart
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.pace import BATCH_DELAY_MS, BATCH_RECORDS, REST_INTERVAL_MS
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
-from streaming.service.outages.outage import FIRST_REQUEST_WAIT_S, Acted
+from streaming.service.outages.outage import FIRST_REQUEST_WAIT_S, ActedUntil
 from streaming.service.request_appender import append_records
 from streaming.service.topic_watch.watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 from streaming.service.topics import as_topics_error
@@ -37,21 +37,21 @@ class StartTimes:
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()
-        self._is_done = False
-        self.ends_s: dict[str, float] = {}
+        self._has_first_batch = False
+        self.ends_s: dict[str, float] = {}  # by stage
 
     def end_of(self, stage: str) -> None:
         """Record that the stage ends now. Nothing is recorded after the first batch."""
-        if self._is_done:
+        if self._has_first_batch:
             return
         self.ends_s[stage] = round(time.monotonic() - self._began_s, 2)
 
-    def first_batch(self, batch: BatchProgress) -> None:
+    def batch_committed(self, batch: BatchProgress) -> None:
         """Record that a batch was committed. The first one ends the start, which is logged."""
-        if self._is_done:
+        if self._has_first_batch:
             return
         self.end_of("first_batch")
-        self._is_done = True
+        self._has_first_batch = True
         log.info("batches are being committed", **self.ends_s, first_batch_ms=batch.duration_ms)
 
 
@@ -80,33 +80,36 @@ def begin_epoch(
     topic: str,
     settings: Mapping[str, SettingValue],
     skip: Sequence[str],
-    acted: Acted,
+    acted: ActedUntil,
 ) -> list[Epoch]:
-    """Return all configurations, with a new one of this start. It is in force after the last time on which a
-    coordinator acted.
+    """Store the configuration of this start in the checkpoint, and return all configurations.
+
+    The new one is in force after the latest time up to which a coordinator has acted (`acted`). `skip` are
+    ids of records of `topic`.
     """
-    skip = unhandled(checkpoint, topic, skip)
+    skip = unhandled_records(checkpoint, topic, skip)
     return checkpoint.store_epoch(
         settings, skip, code_version(), after_ms=acted.until_ms, from_batch=acted.batch + 1
     )
 
 
-def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[str]:
-    """Return the records to skip, except those that a committed batch has handled.
+def unhandled_records(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[str]:
+    """Return the ids of the records to skip, except those that a committed batch has handled.
 
-    The effects of these exist, so a replay of the log, which has no batches, must handle them, too.
+    A handled record has had effects, so a replay of the log, which has no batches, must handle it, too. A
+    record that was already skipped has had none.
     """
     if not skip:
         return []
-    handled = checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
-    known = {record for epoch in checkpoint.record().epochs for record in epoch.skip}
+    handled_ends = checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
+    already_skipped = {record_id for epoch in checkpoint.record().epochs for record_id in epoch.skip}
     unhandled = []
-    for record in skip:
-        _, partition, offset = record_of(record)
-        if record in known or offset >= handled.get(partition, 0):
-            unhandled.append(record)
+    for record_id in skip:
+        _, partition, offset = record_of(record_id)
+        if record_id in already_skipped or offset >= handled_ends.get(partition, 0):
+            unhandled.append(record_id)
         else:
-            log.warning("a record to skip was handled before, and is not skipped", record=record)
+            log.warning("a record to skip was handled before, and is not skipped", record=record_id)
     return unhandled
 
 
@@ -119,9 +122,6 @@ def config_epochs(epochs: Sequence[Epoch], identity: Identity) -> tuple[ConfigEp
     )
 
 
-# The options of a coordinator.
-
-
 REPLICA_BATCH_INTERVAL_MS = 1_000
 """The interval of batches with a replica. Only views wait for a batch then, and larger batches cost less."""
 
@@ -132,30 +132,32 @@ class CoordinatorSettings:
 
     With `replica` a second process answers before the query (`streaming.replica`). With `take_over_topics`
     the coordinator may claim topics of another folder (`streaming.service.ownership`). With `standby` it
-    waits until they are free. `master`, `driver_host` and the settings `spark` are as in `Session`.
+    waits until the topics are free. `master` and `driver_host` are as in `Session`, and `spark` are further
+    settings of Spark.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)  # by Kafka's dotted names
     checkpoint: str | None = None  # a path or URI; None: it is in the folder
-    skip: tuple[str, ...] = ()  # ids of records to dead-letter unread
+    skip: tuple[str, ...] = ()  # ids of records to refuse without decoding them
     ui_host: str = LOOPBACK
-    ui_port: int | None = 0
-    tick_interval_ms: int = DEFAULT_INTERVAL_MS
-    clock_lag_ms: int = 0
-    topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS
+    ui_port: int | None = 0  # 0: a free port; None: no UI
+    tick_interval_ms: int = DEFAULT_INTERVAL_MS  # between rounds of clock records while a deadline may come
+    clock_lag_ms: int = 0  # the maximum difference between the brokers' clocks
+    topic_interval_ms: int = DEFAULT_TOPIC_INTERVAL_MS  # between polls of the topic watcher
     replica: bool = True
     # None: REPLICA_BATCH_INTERVAL_MS with a replica, and no pause without one.
     batch_interval_ms: int | None = None
+    # Of new topics. None: the default of `streaming.service.topics.Replication`.
     replication_factor: int | None = None
     min_insync_replicas: int | None = None
-    # Of a partition (`streaming.query.admission`). None: the state's number, or the default for a new state.
-    # The same holds for `state_partitions`, in which Spark keeps the state.
+    # The number of shards of a partition (`streaming.query.admission`). None: the checkpoint's number, or the
+    # default for a new checkpoint. The same holds for `state_partitions`.
     shards: int | None = None
     take_over_topics: bool = False
     standby: bool = False
     master: str | None = None
     driver_host: str | None = None
-    state_partitions: int | None = None
+    state_partitions: int | None = None  # the partitions in which Spark keeps the state
     spark: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -172,9 +174,9 @@ class Options(CoordinatorSettings):
     first_request_wait_s: float = FIRST_REQUEST_WAIT_S
 
     @property
-    def batches(self) -> BatchStart:
-        """The start of the query's batches. Without a replica clients wait for them, so none waits for more
-        records.
+    def batch_start(self) -> BatchStart:
+        """The conditions for the start of a batch. Without a replica, clients wait for batches, so no batch
+        waits for more records.
         """
         if not self.replica:
             return BatchStart(self.batch_interval_ms or 0)
@@ -183,7 +185,7 @@ class Options(CoordinatorSettings):
 
     @property
     def batch_records(self) -> int:
-        """The new records of a partition with which a batch begins while a replica answers."""
+        """The number of new records per partition that starts a batch while a replica answers."""
         return min(max(1, ceil(BATCH_RECORDS * self._replica_interval_ms / 1000)), BATCH_RECORDS)
 
     @property
@@ -192,12 +194,9 @@ class Options(CoordinatorSettings):
         return REPLICA_BATCH_INTERVAL_MS if interval_ms is None else interval_ms
 
 
-# The pauses before restarts.
-
-
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-# More doublings are beyond the longest pause. A float ends at 1,024 of them.
+# More doublings exceed the longest pause anyway, and 1,024 of them would exceed a float.
 _DOUBLINGS_MAX = 10
 
 

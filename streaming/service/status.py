@@ -28,31 +28,30 @@ class StatusBoard:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._is_written = True
+        self._is_written = True  # the file has the current phase, alarm and phrase about the replica
         self._changed = threading.Condition()
-        self._status = ServiceStatus(ServicePhase.STARTING, "not started", _now_ms())
-
-    @property
-    def current(self) -> ServiceStatus:
-        return self._status
+        self.current = ServiceStatus(ServicePhase.STARTING, "not started", _now_ms())
 
     def enter(self, phase: ServicePhase, reason: str, *, batch_id: int | None = None) -> None:
-        """Move to a phase with its reason. `batch_id` is the last committed batch, None if unchanged."""
+        """Move to a phase with its reason. `batch_id` is the last committed batch, or None to leave it as it
+        is.
+        """
         with self._changed:
-            old = self._status
-            last = old.batch_id if batch_id is None else batch_id
+            old = self.current
+            last_batch_id = old.batch_id if batch_id is None else batch_id
             # No alarm or replica outlives the service: nothing could clear it later.
             alarm, replica = (None, NO_REPLICA) if phase is ServicePhase.STOPPED else (old.alarm, old.replica)
-            self._publish(ServiceStatus(phase, reason, _now_ms(), last, alarm, replica))
+            self._publish(ServiceStatus(phase, reason, _now_ms(), last_batch_id, alarm, replica))
 
     def batch_committed(self, batch_id: int) -> None:
         """Enter READY from any phase, because a batch was committed."""
         with self._changed:
-            old = self._status
+            old = self.current
             if batch_id <= old.batch_id or old.phase is ServicePhase.STOPPED:
                 return  # a late call: the phase has changed since the batch
             if old.phase is ServicePhase.READY:
-                self._status = structs.replace(old, batch_id=batch_id)
+                # The file is not written for each batch.
+                self.current = structs.replace(old, batch_id=batch_id)
                 self._changed.notify_all()
             else:
                 reason = "batches are being committed"
@@ -63,12 +62,12 @@ class StatusBoard:
     def set_alarm(self, alarm: str | None) -> None:
         """Set the alarm, or clear it with None. A stopped coordinator has no alarm."""
         with self._changed:
-            self._replace(structs.replace(self._status, alarm=alarm))
+            self._publish_if_changed(structs.replace(self.current, alarm=alarm))
 
     def set_replica(self, replica: str) -> None:
-        """Set the replica's phrase. A stopped coordinator has none."""
+        """Set the phrase that describes the replica's state. A stopped coordinator has none."""
         with self._changed:
-            self._replace(structs.replace(self._status, replica=replica))
+            self._publish_if_changed(structs.replace(self.current, replica=replica))
 
     def wait_for(self, *phases: ServicePhase, timeout_s: float | None = None) -> bool:
         """Wait until the phase is one of these. Return False after the timeout."""
@@ -77,15 +76,17 @@ class StatusBoard:
     def wait_until(self, holds: Callable[[ServiceStatus], bool], timeout_s: float | None = None) -> bool:
         """Wait until the condition holds. Return False after the timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: holds(self._status), timeout_s)
+            return self._changed.wait_for(lambda: holds(self.current), timeout_s)
 
-    def _replace(self, status: ServiceStatus) -> None:
-        is_stopped = self._status.phase is ServicePhase.STOPPED
-        if not is_stopped and (status != self._status or not self._is_written):
+    def _publish_if_changed(self, status: ServiceStatus) -> None:
+        """Publish the status if it is new or was not written, unless the coordinator is stopped."""
+        is_stopped = self.current.phase is ServicePhase.STOPPED
+        if not is_stopped and (status != self.current or not self._is_written):
             self._publish(status)
 
     def _publish(self, status: ServiceStatus) -> None:
-        self._status = status
+        """Make this the current status, and write it. The caller holds the lock."""
+        self.current = status
         error = _write(self._path, msgspec.json.encode(status))
         if error is not None and self._is_written:
             log.error("the status cannot be written", path=str(self._path), error=str(error))
@@ -94,7 +95,7 @@ class StatusBoard:
 
 
 def _write(path: Path, content: bytes) -> OSError | None:
-    """Write a file atomically. Return the error, or None."""
+    """Write a file atomically, or else over the old one. Return an error if both fail, else None."""
     temporary = path.with_suffix(".new")
     try:
         make_private_folder(path.parent)
@@ -135,7 +136,7 @@ INTERVAL_S = 0.2
 
 
 class ReplicaWatch(BackgroundThread):
-    """A thread that updates the replica's phrase in the status, and logs each new phase.
+    """A thread that updates the phrase about the replica in the status, and logs each new phase.
 
     It is separate because other threads wait, for example for Spark or for the topics. `is_stopping` returns
     True during an orderly stop.

@@ -22,6 +22,7 @@ from kafka_why.contract.layout import (
     RECORD_OVERHEAD_BYTES,
     TopicLayout,
 )
+from kafka_why.errors import MultilineError
 from records.topic_sizes import MAX_MESSAGE_BYTES, topic_settings, with_topic_sizes
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.service.retention import DAY_MS, HOUR_MS, LeastRetention, Settings, least_retentions
@@ -77,7 +78,7 @@ SIGHTINGS_TOPIC: tuple[int, Settings] = (
 log = structlog.get_logger()
 
 
-class TopicsError(RuntimeError):
+class TopicsError(MultilineError):
     """The topics cannot be used or created. The message names each topic and its problem."""
 
 
@@ -101,7 +102,7 @@ class Replication:
 
     @classmethod
     def on(cls, brokers: int, factor: int | None, min_in_sync: int | None) -> "Replication":
-        """Return the given numbers, with defaults for a cluster with `brokers` live brokers.
+        """Return the given numbers, or where they are None the defaults for this number of live brokers.
 
         Raises TopicsError if no record could ever be written.
         """
@@ -116,11 +117,11 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopics:
-    """The topics of the cluster: the id and the number of partitions of each."""
+    """Topics of a cluster."""
 
     cluster_id: str
-    ids: Mapping[str, str]
-    partitions: Mapping[str, int]
+    ids: Mapping[str, str]  # by name
+    partitions: Mapping[str, int]  # the number of partitions, by name
 
 
 def prepare_topics(
@@ -129,10 +130,11 @@ def prepare_topics(
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
 ) -> Identity:
-    """Create missing topics, check existing ones, and return the identity that the state would belong to.
+    """Create missing topics, check existing ones, and return the identity of a new state on these topics.
 
     Numbers that are None get the default of `Replication`. A log line names each existing topic with less
-    replication. Raises TopicsError with every problem. The identity's namespace is new.
+    replication than a new one would have. Raises TopicsError with every problem. The identity's
+    `member_id_namespace` is new.
     """
     found = prepare(
         client_config,
@@ -140,7 +142,12 @@ def prepare_topics(
         least_retentions(layout),
         replication_factor,
         min_insync_replicas,
-        least_message_bytes(layout),
+        # Existing topics may have less than new ones. The coordinator adapts its own limits to them
+        # (`records.topic_sizes`).
+        least_bytes={
+            layout.requests_topic: min(layout.request_record_max_bytes, LEAST_REQUESTS_TOPIC_BYTES),
+            layout.responses_topic: min(layout.response_record_max_bytes, LEAST_RESPONSES_TOPIC_BYTES),
+        },
     )
     return Identity(
         cluster_id=found.cluster_id,
@@ -160,10 +167,10 @@ def prepare(
     min_insync_replicas: int | None = None,
     least_bytes: Mapping[str, int] = MappingProxyType({}),
 ) -> FoundTopics:
-    """Create and check these topics, as `prepare_topics` does.
+    """Create and check the topics `wanted`, as `prepare_topics` does. Raises TopicsError.
 
-    `least_bytes` has the `max.message.bytes` that suffices for an existing topic, if that is less than for a
-    new one.
+    `least` has the minimum retention of topics. `least_bytes` has the `max.message.bytes` that suffices for
+    an existing topic, if that is less than for a new one.
     """
     with _admin_client(client_config) as admin:
         cluster = admin.describe_cluster()
@@ -172,20 +179,21 @@ def prepare(
         missing = wanted.keys() - set(admin.list_topics())
         if missing:
             _create(admin, {topic: wanted[topic] for topic in sorted(missing)}, replication)
-        described, found = _describe_topics(admin, list(wanted))
+        described, found_settings = _describe_topics(admin, list(wanted))
     problems = [
         problem
         for topic, (partitions, settings) in wanted.items()
         for problem in (
-            *_problems(topic, len(described[topic]["partitions"]), partitions, found[topic], settings),
-            *_size_problems(topic, found[topic], settings, least_bytes.get(topic)),
-            *_retention_problems(topic, found[topic], least.get(topic)),
+            *_partition_problems(topic, len(described[topic]["partitions"]), partitions),
+            *_setting_problems(topic, found_settings[topic], settings),
+            *_size_problems(topic, found_settings[topic], settings, least_bytes.get(topic)),
+            *_retention_problems(topic, found_settings[topic], least.get(topic)),
         )
     ]
     if problems:
         raise TopicsError("the topics are not fit for the coordinator:\n  " + "\n  ".join(problems))
     for topic in sorted(wanted.keys() - missing):
-        _warn_of_less_replication(topic, described[topic], found[topic], replication)
+        _warn_of_less_replication(topic, described[topic], found_settings[topic], replication)
     return FoundTopics(
         str(cluster["cluster_id"]),
         {topic: str(described[topic]["topic_id"]) for topic in wanted},
@@ -196,7 +204,7 @@ def prepare(
 def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
     """Return the cluster's entry of a topic, without ids if the topic does not exist. Raises TopicsError."""
     with _admin_client(client_config) as admin:
-        described = {one["name"]: one for one in admin.describe_topics([topic])}.get(topic)
+        described = {t["name"]: t for t in admin.describe_topics([topic])}.get(topic)
         cluster_id = str(admin.describe_cluster()["cluster_id"])
         if described is None or not described["partitions"]:
             return FoundTopics(cluster_id, {}, {})
@@ -274,30 +282,21 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
     }
 
 
-def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
-    """Return the minimum of `max.message.bytes` for each existing topic that may have less than a new one.
-
-    The coordinator adapts its own limits to them (`records.topic_sizes`).
-    """
-    return {
-        layout.requests_topic: min(layout.request_record_max_bytes, LEAST_REQUESTS_TOPIC_BYTES),
-        layout.responses_topic: min(layout.response_record_max_bytes, LEAST_RESPONSES_TOPIC_BYTES),
-    }
-
-
 def _describe_topics(
     admin: KafkaAdminClient, topics: list[str]
 ) -> tuple[dict[str, Any], Mapping[str, Settings]]:
-    # A broker may not know topics at once that were just created.
+    """Return the description and the settings of each topic. Wait until a broker knows topics that were just
+    created.
+    """
     give_up_s = time.monotonic() + _KNOWN_TIMEOUT_S
     while True:
-        is_late = time.monotonic() > give_up_s
+        is_last_attempt = time.monotonic() > give_up_s
         described = {t["name"]: t for t in admin.describe_topics(topics)}
         try:
-            if is_late or all(described[topic]["partitions"] for topic in topics):
+            if is_last_attempt or all(described[topic]["partitions"] for topic in topics):
                 return described, topic_settings(admin, topics)
         except UnknownTopicOrPartitionError:
-            if is_late:
+            if is_last_attempt:
                 raise
         time.sleep(_RETRY_S)
 
@@ -305,6 +304,7 @@ def _describe_topics(
 def _warn_of_less_replication(
     topic: str, described: Mapping[str, Any], found: Settings, wanted: Replication
 ) -> None:
+    """Log a warning if an existing topic has less replication than a new one would have."""
     factor = min(len(partition["replica_nodes"]) for partition in described["partitions"])
     min_in_sync = int(found[_MIN_IN_SYNC])
     if factor < wanted.factor or min_in_sync < wanted.min_in_sync:
@@ -321,6 +321,7 @@ def _warn_of_less_replication(
 def _create(
     admin: KafkaAdminClient, topics: Mapping[str, tuple[int, Settings]], replication: Replication
 ) -> None:
+    """Create the topics, and wait until a broker knows them. Raises TopicsError if one is refused."""
     options = {
         topic: {
             "num_partitions": partitions,
@@ -339,21 +340,20 @@ def _create(
     admin.wait_for_topics(list(topics))
 
 
-def _problems(
-    topic: str, found_partitions: int, wanted_partitions: int, found: Settings, wanted: Settings
-) -> list[str]:
-    """Return the problems of an existing topic that the coordinator cannot work with."""
-    problems = [
-        f"{topic} has {name}={found[name]}, {wanted[name]} is needed"
-        for name in ("message.timestamp.type", "cleanup.policy")
-        if name in wanted and set(found[name].split(",")) != set(wanted[name].split(","))
-    ]
-    if found_partitions != wanted_partitions:
-        problems.insert(0, f"{topic} has {found_partitions} partitions, {wanted_partitions} are expected")
-    return problems
+def _partition_problems(topic: str, found: int, wanted: int) -> Iterator[str]:
+    if found != wanted:
+        yield f"{topic} has {found} partitions, {wanted} are expected"
+
+
+def _setting_problems(topic: str, found: Settings, wanted: Settings) -> Iterator[str]:
+    """Yield the settings of an existing topic that must be as wanted and are not."""
+    for name in ("message.timestamp.type", "cleanup.policy"):
+        if name in wanted and set(found[name].split(",")) != set(wanted[name].split(",")):
+            yield f"{topic} has {name}={found[name]}, {wanted[name]} is needed"
 
 
 def _size_problems(topic: str, found: Settings, wanted: Settings, least_bytes: int | None) -> Iterator[str]:
+    """Yield a problem if the topic does not accept records of `least_bytes`, by default the wanted size."""
     if least_bytes is None:
         least_bytes = int(wanted.get(MAX_MESSAGE_BYTES, "0"))
     if int(found[MAX_MESSAGE_BYTES]) < least_bytes:
@@ -363,11 +363,12 @@ def _size_problems(topic: str, found: Settings, wanted: Settings, least_bytes: i
 
 
 def _retention_problems(topic: str, found: Settings, least: LeastRetention | None) -> list[str]:
-    """Return the problems of settings that may delete required records too early."""
+    """Return the problems of settings that may delete required records too early. Log those that may delete
+    other records too early.
+    """
     problems = [] if least is None else list(least.problems(topic, found))
     if least is None or least.is_required:
         return problems
-    # Losses of records that are not required are only logged.
     for problem in problems:
         log.warning("a topic may delete records too early", topic=topic, problem=problem)
     return []

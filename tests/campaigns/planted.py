@@ -1,6 +1,6 @@
-"""`group-coordinator` with a step of ours: `python -m tests.campaigns.planted STEP run ...`.
+"""`group-coordinator` with another step function: `python -m tests.campaigns.planted STEP run ...`.
 
-Campaigns run the coordinator with the step `steady`, which is the core's, but for a record that kills its
+Campaigns run the coordinator with the step `steady`: that of the core, except that a record can kill its
 worker. The step `buggy` has planted bugs, one of each kind that the judge must find. Python workers import
 this module.
 """
@@ -54,9 +54,7 @@ KILLER = "killer"
 def steady(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Return the core's step. A request of the client `KILLER` kills the worker, as a fault of a C library
-    would.
-    """
+    """Apply the core's step. A request of the client `KILLER` kills the worker, as faulty C code would."""
     request = getattr(event, "request", None)
     if request is not None and getattr(request, "client_id", "") == KILLER:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -66,7 +64,7 @@ def steady(
 def buggy(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Return the core's step with a bug that the group's number names: see `BUGS`. Other groups have none."""
+    """Return the core's step with one of BUGS, chosen by the group's number. Some groups have no bug."""
     bug = bug_of(group_id)
     if bug is None or not isinstance(event, Received) or not isinstance(group, KafkaGroup | None):
         return step(group, group_id, event, now_ms, config)
@@ -83,13 +81,13 @@ def bug_of(group_id: str) -> str | None:
     """Return the bug of a group, None if it has none."""
     number = group_id.rsplit("-", 1)[-1]
     has_bugs = number.isdigit() and group_id.startswith(("classic", "consumer"))
-    place = int(number) % (len(BUGS) + 1) if has_bugs else 0
-    return None if place == 0 else [*BUGS][place - 1]
+    index = int(number) % (len(BUGS) + 1) if has_bugs else 0
+    return None if index == 0 else [*BUGS][index - 1]
 
 
 def is_unlucky(event: Received[AnyRequest]) -> bool:
-    """Return True for one request of ten."""
-    return crc32(event.request_id.encode()) % 10 == 0
+    """Return True for one in four requests, so that every group of a sample has some of them."""
+    return crc32(event.request_id.encode()) % 4 == 0
 
 
 def answer_dropped(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
@@ -100,9 +98,9 @@ def answer_dropped(event: Received[AnyRequest], group: KafkaGroup | None, apply:
 
 
 def answered_twice(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
-    """Answer twice, the second time differently."""
+    """Answer each heartbeat twice, the second time differently."""
     effects = apply()
-    if isinstance(event.request, HEARTBEATS) and is_unlucky(event):
+    if isinstance(event.request, HEARTBEATS):
         (reply,) = effects.replies
         other = replace(reply, response=replace(reply.response, error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         return replace(effects, replies=[reply, other])
@@ -144,10 +142,10 @@ def offset_rolled_back(event: Received[AnyRequest], group: KafkaGroup | None, ap
 
 
 def two_owners(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
-    """Give each member the first one's partitions, or those of all in a group of the consumer protocol."""
+    """Assign the first member's partitions to all members, or in a consumer group everyone's partitions."""
     effects = apply()
     if isinstance(effects.group, ConsumerGroup) and effects.group.members:
-        return _all_to_all(effects, effects.group)
+        return _assign_all_to_all(effects, effects.group)
     if not isinstance(event.request, SyncGroup) or not isinstance(effects.group, ClassicGroup):
         return effects
     if not effects.group.members:
@@ -162,8 +160,8 @@ def two_owners(event: Received[AnyRequest], group: KafkaGroup | None, apply: App
     return replace(effects, replies=replies)
 
 
-def _all_to_all(effects: Effects, group: ConsumerGroup) -> Effects:
-    """Replace each assignment by all that members of the group have."""
+def _assign_all_to_all(effects: Effects, group: ConsumerGroup) -> Effects:
+    """Replace each assignment by the partitions of all members."""
     have: dict[bytes, set[int]] = {}
     for member in group.members.values():
         for topic_id, numbers in member.assigned.items():
@@ -185,14 +183,14 @@ BUGS: dict[str, Callable[[Received[AnyRequest], KafkaGroup | None, Apply], Effec
     "offsets wrong": offset_rolled_back,
     "two owners": two_owners,
 }
-"""By what the judge of the fault campaign has to find."""
+"""The bugs, by the violation that the judge of the fault campaign has to find."""
 
 
 def eager(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Return the core's step with a bug: an offset in a transaction is committed at once. The transaction's
-    marker then finds nothing that is pending.
+    """Return the core's step with a bug: an offset in a transaction is committed at once, so that the
+    transaction's marker finds nothing pending.
     """
     if not isinstance(event, Received) or not isinstance(event.request, TxnOffsetCommit):
         return steady(group, group_id, event, now_ms, config)
@@ -209,7 +207,7 @@ def eager(
 def trusting(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Return the core's step with a bug: every transaction that ends is taken for committed."""
+    """Return the core's step with a bug: every transaction counts as committed when it ends."""
     if isinstance(event, Received) and isinstance(event.request, TransactionMarker):
         event = replace(event, request=replace(event.request, committed=True))
     return steady(group, group_id, event, now_ms, config)
@@ -225,7 +223,7 @@ class ThreadKilled(BaseException):
 
 
 def kill_follower(*_: object) -> None:
-    """End the thread that reads the markers, as an error that nobody expects would."""
+    """End the thread that reads the markers, as an unexpected error would."""
     for thread in threading.enumerate():
         if thread.name == FOLLOWER:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -234,7 +232,7 @@ def kill_follower(*_: object) -> None:
 
 
 def run(arguments: list[str]) -> None:
-    """Run `group-coordinator` with a step: the step's name, then the command's arguments."""
+    """Run `group-coordinator` with a step. The arguments are the step's name and those of the command."""
     name, *rest = arguments
     # By its import path, because Python workers cannot import __main__.
     from tests.campaigns import planted

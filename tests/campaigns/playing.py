@@ -1,6 +1,5 @@
-"""The faults of a seed, one after the other, and then the judge; and the command line of that."""
+"""Runs a campaign: the faults of a seed one after the other, then the judge. It also has the command line."""
 
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,32 +11,31 @@ from typing import Any
 import click
 
 from tests.campaigns.fault import Fault
-from tests.campaigns.results import R, Result, Struck, report
+from tests.campaigns.results import R, Result, StruckFault, report
 from tests.campaigns.stage import Stage
 
 Kinds = Mapping[str, Fault]
 
 
 def schedule(seed: int, faults: int, kinds: Kinds) -> list[tuple[Fault, Random]]:
-    """Return the faults of a seed, each with the source of its random choices.
+    """Return the faults of a seed in random order, each with the source of its random choices.
 
-    Each kind comes once before any comes twice, if there are enough.
+    No kind occurs twice before every kind has occurred once.
     """
     random = Random(seed)
     weights = [fault.weight for fault in kinds.values()]
     chosen = random.sample([*kinds], min(faults, len(kinds)))
     chosen += random.choices([*kinds], weights, k=faults - len(chosen))
     random.shuffle(chosen)
-    return [(kinds[name], Random(f"{seed}-{place}-{name}")) for place, name in enumerate(chosen)]
+    return [(kinds[name], Random(f"{seed}-{index}-{name}")) for index, name in enumerate(chosen)]
 
 
 def play(
     result: Result, build: Callable[[Path], Stage], faults: int, kinds: Kinds, last: Iterable[Fault] = ()
 ) -> Result:
-    """Let faults of the result's seed, and then those of `last`, strike a stage in a folder of its own, and
-    judge.
+    """Apply the faults of the result's seed, and then those of `last`, to a stage in a new folder, and judge.
 
-    An exception is the result's `failure`. The folder is removed if all is well.
+    An exception becomes the result's `failure`. The folder is removed if nothing is wrong.
     """
     began_s = time.monotonic()
     result.folder = tempfile.mkdtemp(prefix=f"campaign-{result.seed}-")
@@ -56,18 +54,18 @@ def play(
         stage.close()
     result.seconds = time.monotonic() - began_s
     if result.is_well:
-        shutil.rmtree(result.folder, ignore_errors=True)
+        result.remove_folder()
     return result
 
 
-def _strike(stage: Stage, fault: Fault, random: Random) -> Struck:
+def _strike(stage: Stage, fault: Fault, random: Random) -> StruckFault:
     time.sleep(random.uniform(0, stage.delay_s))
-    struck = Struck(fault=fault.name, at=stage.now())
-    stage.begin(struck, random)
+    struck = StruckFault(fault=fault.name, at=stage.now())
+    stage.before_fault(struck, random)
     click.echo(f"{time.strftime('%H:%M:%S')} {fault.name}, {stage.load_so_far}", err=True)
     struck.is_refused = bool(fault.hit(stage, random))
     struck.recovery_s = stage.wait_for_progress()
-    stage.end(struck)
+    stage.after_fault(struck)
     how = "refused clearly" if struck.is_refused else "went on"
     click.echo(f"  {how}, all goes on after {struck.recovery_s:.1f} s", err=True)
     return struck

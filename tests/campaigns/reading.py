@@ -1,4 +1,4 @@
-"""A topic, read to its end. Imports nothing of the project, so that a judge may use it."""
+"""Reads a topic to its end. Imports nothing of the project, so that a judge may use it."""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +21,10 @@ class Record(NamedTuple):
 
 
 def reader(servers: str, topic: str, isolation: str = "read_uncommitted") -> tuple[Consumer, set[int]]:
-    """Return a consumer of all partitions from their beginnings, which names ends, and their numbers."""
+    """Return a consumer of all partitions of a topic, and the numbers of the partitions.
+
+    The consumer begins at the beginning of each partition, and reports when it is at the end of one.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -38,9 +41,9 @@ def reader(servers: str, topic: str, isolation: str = "read_uncommitted") -> tup
 
 
 def read(servers: str, topic: str, isolation: str = "read_uncommitted") -> list[Record]:
-    """Return all records that a topic has now, and perhaps some that come meanwhile. Raises TimeoutError."""
+    """Return all records of a topic, perhaps with some that are added meanwhile. Raises TimeoutError."""
     consumer, behind = reader(servers, topic, isolation)
-    # Where records come all the time, a partition has no end to be told of.
+    # The consumer never reports the end of a partition that gets records all the time.
     ends = {
         partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)[1]
         for partition in behind

@@ -1,7 +1,8 @@
 """The results of campaigns: lines of JSON in a file, and the tables of a document."""
 
+import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -17,9 +18,9 @@ _BEGIN, _END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
 
 
 @dataclass(kw_only=True)
-class Struck:
-    """One fault, from `at` by the clock of the verdicts. `recovery_s` is from its end until all of the load
-    went on. `measured` is what the campaign measures of each fault.
+class StruckFault:
+    """A fault that struck at the time `at` of the verdicts' clock. `recovery_s` is from its end until all of
+    the load made progress. `measured` has the campaign's own figures.
     """
 
     fault: str
@@ -31,18 +32,18 @@ class Struck:
 
 @dataclass(kw_only=True)
 class Result:
-    """The result of one seed. `failure` says why it ended early, `folder` is kept unless all is well.
+    """The result of one seed. `failure` is the reason of an early end. `folder` is kept unless all is well.
 
-    `side` is whose coordinator it was. `numbers` are what was judged.
+    `side` names the coordinator under test. `numbers` has the amounts that were judged.
     """
 
     seed: int
     side: str = ""
-    struck: list[Struck] = field(default_factory=list)
+    struck: list[StruckFault] = field(default_factory=list)
     wrongs: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The number of wrongs of each kind, by row of the table."""
+    """The number of violations of each kind, by row of the table."""
     found: list[tuple[str, str]] = field(default_factory=list)
-    """Each wrong and its place."""
+    """The kind and the place of each violation."""
     sentences: list[str] = field(default_factory=list)
     numbers: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -51,7 +52,7 @@ class Result:
 
     @property
     def is_well(self) -> bool:
-        """Return True if the campaign came to its end, and its judge found nothing wrong."""
+        """Return True if the campaign was completed, and its judge found no violation."""
         return not self.failure and not self.sentences
 
     @property
@@ -66,15 +67,21 @@ class Result:
         failed = f"seed {self.seed} has failed; its folder is {self.folder}"
         return "\n".join([self.failure, *self.sentences[:MOST_SENTENCES], failed])
 
+    def remove_folder(self) -> None:
+        """Remove the folder. Spark's JVM may still be ending, and removes files of its own meanwhile."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def count(self, row: str, verdict: Verdict) -> None:
-        """Count a wrong in a row of the table."""
+        """Count a violation in a row of the table."""
         counts = self.wrongs.setdefault(row, {})
-        counts[verdict.wrong.value] = counts.get(verdict.wrong.value, 0) + 1
-        self.found.append((verdict.wrong.value, verdict.place))
-        self.sentences.append(f"{row}: {verdict.wrong}, {verdict.place} at {verdict.at}: {verdict.sentence}")
+        counts[verdict.violation.value] = counts.get(verdict.violation.value, 0) + 1
+        self.found.append((verdict.violation.value, verdict.place))
+        self.sentences.append(
+            f"{row}: {verdict.violation}, {verdict.place} at {verdict.at}: {verdict.sentence}"
+        )
 
     def take(self, verdicts: Iterable[Verdict]) -> None:
-        """Count each wrong with the fault in whose time it came."""
+        """Count each violation in the row of the last fault before it."""
         for verdict in verdicts:
             begun = [struck.fault for struck in self.struck if struck.at <= verdict.at]
             self.count(["none", *begun][-1], verdict)
@@ -91,9 +98,10 @@ def report(
     results: Path | None,
     document: Path | None,
 ) -> NoReturn:
-    """Print each result as it comes, and then the table of all, which is written to `document`.
+    """Print each result when it is there, then the table of all. Write the table to `document`.
 
-    `results` has the results of earlier runs, and gets the new ones. The exit code is 1 if anything is wrong.
+    `results` has the results of earlier runs, and the new ones are appended. The exit code is 1 if anything
+    is wrong.
     """
     lines = results.read_bytes().splitlines() if results is not None and results.exists() else []
     found = [msgspec.json.decode(line, type=kind) for line in lines]
@@ -115,9 +123,9 @@ def report(
 
 def by_fault(
     results: Iterable[Result], names: Iterable[str]
-) -> Iterator[tuple[str, str, list[Struck], Counter[str]]]:
-    """Yield each fault and side with its times and its wrongs: those of `names`, "none", and "all"."""
-    struck: dict[tuple[str, str], list[Struck]] = defaultdict(list)
+) -> Iterator[tuple[str, str, list[StruckFault], Counter[str]]]:
+    """Yield name, side, occurrences and violations of each fault of `names`, and of "none" and "all"."""
+    struck: dict[tuple[str, str], list[StruckFault]] = defaultdict(list)
     wrongs: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for result in results:
         for one in result.struck:
@@ -132,8 +140,27 @@ def by_fault(
             yield *key, struck[key], wrongs[key]
 
 
+def fault_table(
+    results: Sequence[Result],
+    names: Iterable[str],
+    side: str,
+    wrongs: Iterable[str],
+    times: Mapping[str, Callable[[StruckFault], float | None]],
+) -> str:
+    """Return a table with a row for each fault and side. `side` is the heading of the sides' column. `times`
+    has by heading what is measured of each fault.
+    """
+    wrongs = [*wrongs]
+    rows = []
+    for fault, of_side, struck, counts in by_fault(results, names):
+        measured = [[it for it in map(measure, struck) if it is not None] for measure in times.values()]
+        numbers = [str(counts[wrong]) for wrong in wrongs]
+        rows.append((fault, of_side, str(len(struck)), *numbers, *map(median_and_most, measured)))
+    return markdown(("fault", side, "times", *wrongs, *times), rows, texts=2)
+
+
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
-    """Format a table whose first columns, `texts` of them, are texts. The others are numbers."""
+    """Format a table. The first `texts` columns are texts, the others are numbers."""
     rule = ["---"] * texts + ["---:"] * (len(head) - texts)
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
 

@@ -1,13 +1,13 @@
-"""A wrong that a judge finds. Imports nothing of the project."""
+"""A violation that a judge finds. Imports nothing of the project."""
 
 from enum import StrEnum
 from typing import NamedTuple
 
 
 class Verdict(NamedTuple):
-    """One wrong: its kind, when it came by the campaign's own clock, and the group, record or partition."""
+    """A violation: its kind, its time by the campaign's own clock, and the group, record or partition."""
 
-    wrong: StrEnum
+    violation: StrEnum
     at: int
     place: str
     sentence: str

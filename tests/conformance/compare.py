@@ -1,4 +1,4 @@
-"""Finds the differences between the two sides' answers, and the kept difference that each one is."""
+"""Finds the differences between both sides' answers, and matches each with an accepted (kept) one."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tests.conformance.servers import Played
 
 @dataclass(frozen=True)
 class Difference:
-    """One value of one answer that differs. None stands for a side whose answer lacks the value."""
+    """A value that differs between the two sides' answers, None for a side whose answer lacks it."""
 
     case: str
     step: str
@@ -24,7 +24,7 @@ class Difference:
         return f"{self.case}: {self.step}: {self.path}: Kafka {kafkas}, ours {ours}"
 
     def kept(self, keeps: Iterable[Kept]) -> Kept | None:
-        """Return the first of these kept differences that this one matches, or None."""
+        """Return the first of these accepted differences that this one matches, or None."""
         return next((kept for kept in keeps if self._is(kept)), None)
 
     def _is(self, kept: Kept) -> bool:
@@ -57,6 +57,6 @@ def unkept(all_played: Iterable[Played], keeps: Sequence[Kept]) -> list[Differen
 
 
 def unused(all_played: Sequence[Played], keeps: Sequence[Kept]) -> list[Kept]:
-    """Return those kept differences that did not occur and have to be removed."""
+    """Return the accepted differences that did not occur and have to be removed."""
     shown = {found.kept(keeps) for played in all_played for found in differences(played)}
     return [kept for kept in keeps if kept.is_always_shown and kept not in shown]

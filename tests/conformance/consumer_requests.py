@@ -50,7 +50,7 @@ def _owned(partitions: Iterable[Partition], told: Told) -> list[Body]:
 
 
 def inspect(step: Step, version: int, told: Told) -> Body:
-    """ConsumerGroupDescribe."""
+    """Build a ConsumerGroupDescribe."""
     return {
         "group_ids": [told.group(name) for name in step.options.get("groups", "g").split(",")],
         "include_authorized_operations": step.options.get("operations") == "yes",
@@ -58,7 +58,7 @@ def inspect(step: Step, version: int, told: Told) -> Body:
 
 
 def configure(step: Step, version: int, told: Told) -> Body:
-    """IncrementalAlterConfigs of a group: `set=name:value,name:value`, `unset=name,name`."""
+    """Build an IncrementalAlterConfigs of a group: `set=name:value,name:value`, `unset=name,name`."""
     pairs = [pair.split(":") for pair in step.options.get("set", "").split(",") if pair]
     configs: list[Body] = [{"name": name, "config_operation": _SET, "value": value} for name, value in pairs]
     configs += [
@@ -74,7 +74,7 @@ def configure(step: Step, version: int, told: Told) -> Body:
 
 
 def configs(step: Step, version: int, told: Told) -> Body:
-    """DescribeConfigs of a group: `keys=name,name`, by default all."""
+    """Build a DescribeConfigs of a group: `keys=name,name`, by default all."""
     keys = step.options["keys"].split(",") if "keys" in step.options else None
     group_id = told.group(step.options.get("group", "g"))
     return {

@@ -25,11 +25,6 @@ def random_consumers(seed: int) -> Case:
     lines = ["A beat", *(line for _ in range(STEPS) for line in script.lines()), "A inspect", "A describe"]
     return Case(
         name=f"random script of consumers {seed}",
-        version=None,
-        rows=(),
-        servers="plain",
-        slow=False,
-        quick=False,
         steps=tuple(map(Step.parse, lines)),
         kafkas_plays=KAFKAS_PLAYS,
     )
@@ -52,8 +47,8 @@ class _Script:
         return [self._beat("A", "")]
 
     def _b(self) -> list[str]:
-        """Return a join under a new id succeeds only when the instance is away; `B` is the id that joined
-        last.
+        """Return a step of `B`. A join under a new id succeeds only when the instance is away; `B` is the id
+        that joined last.
         """
         kind = self._chance.choices(["join", "beat", "away", "gone"], [3, 8, 1, 1])[0]
         if kind == "join":

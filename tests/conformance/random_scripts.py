@@ -20,11 +20,6 @@ def random_case(seed: int) -> Case:
     lines = [*begin, *(line for _ in range(STEPS) for line in _run(chance)), "A describe"]
     return Case(
         name=f"random script {seed}",
-        version=None,
-        rows=(),
-        servers="plain",
-        slow=False,
-        quick=False,
         steps=tuple(map(Step.parse, lines)),
     )
 

@@ -35,11 +35,6 @@ def random_shares(seed: int) -> Case:
     lines = [*script.join("A"), *(line for _ in range(STEPS) for line in script.step()), *script.end()]
     return Case(
         name=f"random script of shares {seed}",
-        version=None,
-        rows=(),
-        servers="plain",
-        slow=False,
-        quick=False,
         loose=True,
         steps=tuple(map(Step.parse, lines)),
         kafkas_plays=KAFKAS_PLAYS,
@@ -77,7 +72,7 @@ class _Script:
         return maker()
 
     def join(self, client: str) -> list[str]:
-        """Join with some names."""
+        """Join with random topic names."""
         names = self._some_names()
         line = f"{client} share epoch=0 names={','.join(names)}"
         if client not in self.members and len(self.members) == _MEMBERS_MAX:
@@ -162,7 +157,7 @@ class _Script:
         return [f"S {self.chance.choice(requests)}"]
 
     def _reset(self) -> list[str]:
-        """Return the offsets of an Empty group, or of none, which makes one."""
+        """Reset the offsets of an Empty group, or of a missing group, which creates it."""
         names = [name for name in self._some_names() if name != _NEW or name in self.counts]
         if not self.counts.keys() & names:
             return self._look()

@@ -117,7 +117,7 @@ def _protocol(text: str, owned: Sequence[Partition] | None, rack: str | None) ->
 
 
 def _sync(step: Step, version: int, told: Told) -> Body:
-    """`assign=@A:all,@B:trips/2`: each member's assignment."""
+    """Parse `assign=@A:all,@B:trips/2`: each member's assignment."""
     known_type, known_name = told.protocols.get(step.client, ("consumer", "range"))
     pairs = [item.split(":") for item in step.options.get("assign", "").split(",") if item]
     return _member(step, told) | {
@@ -148,7 +148,7 @@ def _heartbeat(step: Step, version: int, told: Told) -> Body:
 
 
 def _leave(step: Step, version: int, told: Told) -> Body:
-    """`members=@A,@B/i1,/i2`: ids and instance ids; the default is the client itself."""
+    """Parse `members=@A,@B/i1,/i2`: ids and instance ids. The default is the client itself."""
     if version < _FIRST_BATCHED_LEAVE:
         return {"group_id": _group(step, told), "member_id": _member(step, told)["member_id"]}
     members = []
@@ -275,7 +275,7 @@ def _producer(step: Step, told: Told) -> Body:
 
 
 def _begin(step: Step, version: int, told: Told) -> Body:
-    """InitProducerId, as a new producer."""
+    """Build the InitProducerId of a new producer."""
     return {
         "transactional_id": told.transactional_id(step.options.get("of", step.client)),
         "transaction_timeout_ms": int(step.options.get("timeout", "60000")),
@@ -283,12 +283,12 @@ def _begin(step: Step, version: int, told: Told) -> Body:
 
 
 def _add(step: Step, version: int, told: Told) -> Body:
-    """AddOffsetsToTxn."""
+    """Build an AddOffsetsToTxn."""
     return {**_producer(step, told), "group_id": _group(step, told)}
 
 
 def _txn(step: Step, version: int, told: Told) -> Body:
-    """TxnOffsetCommit, without a member unless `gen`, `id` or `instance` is given."""
+    """Build a TxnOffsetCommit, without a member unless `gen`, `id` or `instance` is given."""
     fields = _commit(step, _FIRST_BY_TOPIC_ID if version >= _FIRST_TXN_BY_TOPIC_ID else 0, told)
     del fields["generation_id_or_member_epoch"], fields["retention_time_ms"]
     for topic in fields["topics"]:
@@ -303,7 +303,7 @@ def _txn(step: Step, version: int, told: Told) -> Body:
 
 
 def _end(step: Step, version: int, told: Told) -> Body:
-    """EndTxn: `commit=no` aborts."""
+    """Build an EndTxn. `commit=no` aborts the transaction."""
     return {**_producer(step, told), "committed": step.options.get("commit") != "no"}
 
 

@@ -103,12 +103,12 @@ class Case:
     """
 
     name: str
-    version: int | None
-    rows: tuple[str, ...]
-    servers: str
-    slow: bool
-    quick: bool
     steps: tuple[Step, ...]
+    version: int | None = None
+    rows: tuple[str, ...] = ()
+    servers: str = "plain"
+    slow: bool = False
+    quick: bool = False
     acls: tuple[str, ...] = ()
     totals: bool = False
     loose: bool = False

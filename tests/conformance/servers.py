@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from kafka import TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.protocol.api_key import ApiKey
 
 from embedded.broker import EmbeddedBroker
@@ -288,7 +288,7 @@ def two_brokers(folder: Path, settings: Mapping[str, str], version: str, other: 
 
 
 def _ready(broker: EmbeddedBroker) -> Mapping[str, UUID]:
-    """Make the topics of the scripts and start the broker's coordinators. Return the ids of the topics."""
+    """Create the topics of the scripts and start the broker's coordinators. Return the topics' ids."""
     for topic, partitions in TOPICS.items():
         create_topic(broker.client_config, topic, partitions, {})
     _wake(broker.bootstrap_servers)
@@ -296,7 +296,7 @@ def _ready(broker: EmbeddedBroker) -> Mapping[str, UUID]:
 
 
 async def _ask_versions(gateway: Address) -> None:
-    """Ask for the versions, as every client does first: by that a gateway learns the brokers' features."""
+    """Send ApiVersions, as every client does first. From it a gateway learns the brokers' features."""
     connection = Connection(*await asyncio.open_connection(gateway.host, gateway.port))
     try:
         answer = await connection.ask(*_VERSIONS, "versions", _SOFTWARE)
@@ -307,7 +307,9 @@ async def _ask_versions(gateway: Address) -> None:
 
 def _wake(servers: str) -> None:
     """Make the broker start its coordinators, which happens when the first client looks for one."""
-    with closing(kafka_clients.group_consumer(ClientConfig(servers), "wake")) as consumer:
+    with closing(
+        KafkaConsumer(bootstrap_servers=servers, group_id="wake", enable_auto_commit=False)
+    ) as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         consumer.committed(TopicPartition("orders", 0))
     with Wire(servers) as wire:

@@ -41,7 +41,7 @@ def _topics(text: str, told: Told) -> list[str]:
 
 
 def sharers(step: Step, version: int, told: Told) -> Body:
-    """ShareGroupDescribe."""
+    """Build a ShareGroupDescribe."""
     return {
         "group_ids": [told.group(name) for name in step.options.get("groups", "g").split(",")],
         "include_authorized_operations": step.options.get("operations") == "yes",
@@ -49,7 +49,7 @@ def sharers(step: Step, version: int, told: Told) -> Body:
 
 
 def offsets(step: Step, version: int, told: Told) -> Body:
-    """DescribeShareGroupOffsets: `topics=orders:0,orders:1`, by default all."""
+    """Build a DescribeShareGroupOffsets: `topics=orders:0,orders:1`, by default all."""
     wanted = step.options.get("topics", "all")
     by_topic: dict[str, list[int]] = {}
     for text in filter(None, "" if wanted == "all" else wanted.split(",")):
@@ -65,7 +65,7 @@ def offsets(step: Step, version: int, told: Told) -> Body:
 
 
 def reset(step: Step, version: int, told: Told) -> Body:
-    """AlterShareGroupOffsets: `topics=orders:0:10,orders:1:-1`."""
+    """Build an AlterShareGroupOffsets: `topics=orders:0:10,orders:1:-1`."""
     by_topic: dict[str, list[Body]] = {}
     for text in filter(None, step.options.get("topics", "orders:0:10").split(",")):
         name, index, offset = text.split(":")
@@ -79,7 +79,7 @@ def reset(step: Step, version: int, told: Told) -> Body:
 
 
 def clear(step: Step, version: int, told: Told) -> Body:
-    """DeleteShareGroupOffsets: `topics=orders,payments`."""
+    """Build a DeleteShareGroupOffsets: `topics=orders,payments`."""
     return {
         "group_id": told.group(step.options.get("group", "g")),
         "topics": [{"topic_name": name} for name in _topics(step.options.get("topics", "orders"), told)],
@@ -87,7 +87,7 @@ def clear(step: Step, version: int, told: Told) -> Body:
 
 
 def make(step: Step, version: int, told: Told) -> Body:
-    """CreateTopics: `topics=~x:2`."""
+    """Build a CreateTopics: `topics=~x:2`."""
     topics = [
         {
             "name": told.topic(name),
@@ -102,7 +102,7 @@ def make(step: Step, version: int, told: Told) -> Body:
 
 
 def grow(step: Step, version: int, told: Told) -> Body:
-    """CreatePartitions: `topics=~x:4`."""
+    """Build a CreatePartitions: `topics=~x:4`."""
     topics = [
         {"name": told.topic(name), "count": count, "assignments": None} for name, count in _counts(step)
     ]
@@ -110,7 +110,7 @@ def grow(step: Step, version: int, told: Told) -> Body:
 
 
 def drop(step: Step, version: int, told: Told) -> Body:
-    """DeleteTopics: `topics=~x`."""
+    """Build a DeleteTopics: `topics=~x`."""
     topics = [{"name": name} for name in _topics(step.options["topics"], told)]
     return {"topics": topics, "timeout_ms": _TIMEOUT_MS}
 

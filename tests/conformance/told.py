@@ -1,4 +1,4 @@
-"""What the clients of a case know about one server, from its answers."""
+"""The knowledge of a case's clients about one server, from its answers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ class Holding:
     before: tuple[Partition, ...] = ()
 
     def assign(self, assigned: Iterable[Partition]) -> None:
-        """Take an assignment."""
+        """Store a new assignment."""
         self.before, self.assigned = self.assigned, tuple(sorted(assigned))
 
     def owned(self, text: str) -> tuple[Partition, ...]:
@@ -81,7 +81,7 @@ class Holding:
 
 @dataclass
 class Told:
-    """What the clients of a case know about one server.
+    """The knowledge of a case's clients about one server.
 
     `prefix` begins the ids of the case's groups and the names of its own topics. `side` begins transactional
     ids, because both servers have the same brokers behind them. `producers` are producer id and epoch by
@@ -109,14 +109,14 @@ class Told:
     raised: Counter[str] = field(default_factory=Counter)
 
     def learn(self, client: str, join_answer: Any) -> None:
-        """Take the member id from a JoinGroup answer, and without an error the generation and protocol."""
+        """Store the member id from a JoinGroup answer, and if it has no error the generation and protocol."""
         self._learn_id(client, join_answer.member_id)
         if join_answer.error_code == 0:
             self.generations[client] = join_answer.generation_id
             self.protocols[client] = (join_answer.protocol_type, join_answer.protocol_name)
 
     def learn_beat(self, client: str, answer: Any) -> None:
-        """Take member id, epoch and assignment from an answer to ConsumerGroupHeartbeat without an error."""
+        """Store the member id, epoch and assignment from a ConsumerGroupHeartbeat answer without an error."""
         if answer.error_code:
             return
         self._learn_id(client, answer.member_id)
@@ -130,13 +130,13 @@ class Told:
             )
 
     def learn_share(self, client: str, answer: Any) -> None:
-        """Take the member epoch from an answer to ShareGroupHeartbeat without an error."""
+        """Store the member epoch from a ShareGroupHeartbeat answer without an error."""
         if answer.error_code == 0:
             self._learn_id(client, answer.member_id)
             self.generations[client] = answer.member_epoch
 
     def learn_stream(self, client: str, answer: Any) -> None:
-        """Take the epochs and the tasks from an answer to StreamsGroupHeartbeat without an error."""
+        """Store the epochs and tasks from a StreamsGroupHeartbeat answer without an error."""
         if answer.error_code:
             return
         self._learn_id(client, answer.member_id)
@@ -149,22 +149,22 @@ class Told:
             }
 
     def learn_reset(self, group_id: str, answer: Any) -> None:
-        """Take from an answer to AlterShareGroupOffsets that it has raised the group's epoch."""
+        """Note that AlterShareGroupOffsets has raised the group's epoch, if its answer says so."""
         codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
         self.raised[group_id] += self.loose and not answer.error_code and 0 in codes
 
     def learn_deletion(self, answer: Any) -> None:
-        """Take from an answer to DeleteGroups that the epochs of a group begin anew."""
+        """Note that the epochs of a group start again, if the answer to DeleteGroups says so."""
         for result in answer.results:
             if not result.error_code:
                 del self.raised[result.group_id]
 
     def learn_topics(self, answer: Any) -> None:
-        """Take the ids of the topics that the answer to CreateTopics says were made."""
+        """Store the ids of the created topics from an answer to CreateTopics."""
         self.topic_ids |= {topic.name: topic.topic_id for topic in answer.topics if topic.error_code == 0}
 
     def learn_assignment(self, client: str, answer: Any) -> None:
-        """Take the assignment from an answer to SyncGroup, if it is one of the consumer protocol."""
+        """Store the assignment from a SyncGroup answer, if it is one of the consumer protocol."""
         try:
             assigned = decode_assignment(answer.assignment)
         except ProtocolError:
@@ -172,7 +172,7 @@ class Told:
         self.holding(client).assign((one.topic, one.partition) for one in assigned.partitions)
 
     def learn_producer(self, client: str, answer: Any) -> None:
-        """Take the producer's id and epoch from the answer to InitProducerId or EndTxn."""
+        """Store the producer's id and epoch from an answer to InitProducerId or EndTxn."""
         if answer.error_code == 0 and answer.producer_id >= 0:
             self.producers[client] = answer.producer_id, answer.producer_epoch
 
@@ -200,7 +200,7 @@ class Told:
         return self.ids.get(f"@{client}", "")
 
     def holding(self, client: str) -> Holding:
-        """Return what a client was assigned."""
+        """Return a client's last and previous assignment."""
         return self.holdings.setdefault(client, Holding())
 
     def _learn_id(self, client: str, member_id: str) -> None:

@@ -31,7 +31,7 @@ RUN update-ca-certificates && ln --symbolic python3 /usr/bin/python && rm /usr/l
 
 
 class Podman:
-    """Runs `podman` with settings of its own in `folder`."""
+    """Runs `podman` with its own settings in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,7 +44,7 @@ class Podman:
         self._noted: BaseException | None = None
 
     def __call__(self, *words: str, timeout_s: float = TIMEOUT_S) -> str:
-        """Return what it says. Raises CalledProcessError, whose notes have the reason."""
+        """Return the command's output. Raises CalledProcessError, whose notes have the reason."""
         done = self.tried(*words, timeout_s=timeout_s)
         if done.returncode != 0:
             error = subprocess.CalledProcessError(done.returncode, done.args)
@@ -53,7 +53,7 @@ class Podman:
         return done.stdout
 
     def tried(self, *words: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-        """Return the same, whatever its exit code."""
+        """Return the finished command, whatever its exit code."""
         return subprocess.run(
             ["podman", *words],
             env={**os.environ, **self.environment},
@@ -68,11 +68,11 @@ class Podman:
         return self.tried("image", "exists", name).returncode == 0
 
     def is_healthy(self, container: str) -> bool:
-        """Return True if the image's health check passes in it."""
+        """Return True if the image's health check passes in the container."""
         return self.tried("healthcheck", "run", container).returncode == 0
 
     def succeeds_in(self, container: str, *words: str) -> bool:
-        """Return True if a command in it ends with 0."""
+        """Return True if a command in the container ends with exit code 0."""
         return self.tried("exec", container, *words).returncode == 0
 
     def build(self, dockerfile: Path, tag: str, context: Path, *options: str) -> None:
@@ -107,20 +107,26 @@ class Podman:
 
     @contextmanager
     def container(self, *words: str) -> Iterator[str]:
-        """Yield a container that runs in the background until the block ends. Yields its id. An error in the
-        block gets the last lines of all containers that run then.
-        """
+        """Yield a container that runs in the background until the block ends. Yields its id."""
         container = self("run", "--detach", *words).strip()
+        try:
+            with self.noting_logs(container):
+                yield container
+        finally:
+            self("rm", "--force", "--volumes", "--time", "10", container)
+
+    @contextmanager
+    def noting_logs(self, container: str) -> Iterator[None]:
+        """Add the last lines of all containers of such blocks to an error in the block."""
         self._running.append(container)
         try:
-            yield container
+            yield
         except BaseException as error:
             if error is not self._noted:
                 self._note_logs(error)
             raise
         finally:
             self._running.remove(container)
-            self("rm", "--force", "--volumes", "--time", "10", container)
 
     def _note_logs(self, error: BaseException) -> None:
         self._noted = error

@@ -1,4 +1,4 @@
-"""docker-compose.yml as it is, by podman-compose: Kafka and the coordinator serve, and remember."""
+"""docker-compose.yml unchanged, by podman-compose: Kafka and the coordinator serve, and keep their data."""
 
 import os
 import shutil
@@ -62,9 +62,10 @@ def test_consumers_are_served_and_offsets_outlive_a_restart(podman: Podman, comp
         return podman.succeeds_in(coordinator, *check)
 
     compose("up", "--detach", "--no-build", "kafka", "coordinator")
-    wait_until(is_healthy, "the coordinator's health check passes", START_TIMEOUT_S)
-    produce(GATEWAY_PORT, "orders", 10)
-    assert commit_everything(GATEWAY_PORT, "orders", "g", 10) == 10
-    compose("restart", "coordinator")
-    wait_until(is_healthy, "the health check passes again", START_TIMEOUT_S)
-    assert committed(GATEWAY_PORT, "orders", "g") == 10
+    with podman.noting_logs(coordinator):
+        wait_until(is_healthy, "the coordinator's health check passes", START_TIMEOUT_S)
+        produce(GATEWAY_PORT, "orders", 10)
+        assert commit_everything(GATEWAY_PORT, "orders", "g", 10) == 10
+        compose("restart", "coordinator")
+        wait_until(is_healthy, "the health check passes again", START_TIMEOUT_S)
+        assert committed(GATEWAY_PORT, "orders", "g") == 10

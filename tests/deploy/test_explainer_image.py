@@ -1,4 +1,4 @@
-"""The explainer's image: small, and `groups list` of a cluster that nobody has prepared."""
+"""The image of kafka-why: it is small, and `groups list` works at a cluster without our topics."""
 
 import json
 import re
@@ -25,13 +25,13 @@ def explainer(podman: Podman) -> tuple[str, str]:
     return IMAGE, base
 
 
-def test_explainer_image_is_small_and_runs_without_root(podman: Podman, explainer: tuple[str, str]) -> None:
+def test_kafka_why_image_is_small_and_runs_without_root(podman: Podman, explainer: tuple[str, str]) -> None:
     found, base = (json.loads(podman("image", "inspect", name))[0] for name in explainer)
     assert found["Size"] - base["Size"] <= ADDED_MAX_BYTES
     assert found["Config"]["User"] == "why"
 
 
-def test_explainer_image_lists_groups_of_an_unprepared_cluster(
+def test_kafka_why_image_lists_groups_of_a_cluster_without_coordinator_topics(
     podman: Podman, explainer: tuple[str, str], kafka: str
 ) -> None:
     restricted = ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges")

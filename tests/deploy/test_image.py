@@ -1,4 +1,4 @@
-"""The coordinator's image: what is in it, and that it runs with few rights."""
+"""The coordinator's image: its files, and that it runs with few rights."""
 
 import json
 

@@ -88,7 +88,9 @@ def expected(alert: str) -> list[dict[str, Any]]:
 
 
 def alert_tests(name: str) -> list[dict[str, Any]]:
-    """Each alert is silent until its time, fires from then on with its reason, and no other one fires."""
+    """Return the tests of an alert: it is silent until its time, then fires with its reason, and no other
+    fires.
+    """
     fired, after_s = FIRED_S.get(name, ("", LENGTH_S))
     at_s = TURN_S + after_s
     times_s = (TURN_S, at_s - SCRAPE_S, at_s, LENGTH_S - SCRAPE_S)
@@ -104,7 +106,7 @@ def alert_tests(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_lag_alert_fires_only_for_the_series_of_its_problem(tmp_path: Path) -> None:
+def test_each_lag_alert_fires_only_for_its_own_problem(tmp_path: Path) -> None:
     labels = ",".join(f'{name}="{value}"' for name, value in LABELS.items())
     cases = [
         {

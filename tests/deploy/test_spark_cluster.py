@@ -19,7 +19,7 @@ SCRAPED_WITHIN_S = 40
 
 
 def answer(url: str) -> tuple[int, str]:
-    """Return the status, and the text. The status is 0 if nobody answers."""
+    """Return the HTTP status and the text. The status is 0 if nobody answers."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return response.status, response.read().decode()
@@ -30,7 +30,7 @@ def answer(url: str) -> tuple[int, str]:
 
 
 def test_driver_started_before_its_master_waits_for_it(podman: Podman, image: str, kafka: str) -> None:
-    """Meanwhile its port says what it waits for. At last it runs on the cluster."""
+    """Meanwhile its port reports what it waits for. In the end it runs on the cluster."""
     port = free_port()
     driver = (
         *(

@@ -1,4 +1,4 @@
-"""The coordinator and the gateway that all tests share which can: each gives its groups names of its own."""
+"""The coordinator and the gateway that tests share where possible. Each test uses its own group names."""
 
 import json
 import uuid
@@ -16,7 +16,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import layout_on
 from tests.e2e.gateway_clients import PARTITIONS, new_group
 from tests.e2e.harness import create_topic
-from tests.harness.rocketmq_cluster import RocketMqAt, RocketMqCluster
+from tests.harness.rocketmq_clients import RocketMqAt, RocketMqCluster
 from tests.harness.shared import PREFIX, START_TIMEOUT_S, Coordinated, Services
 from tests.harness.transactions import Wire
 
@@ -34,13 +34,13 @@ def layout(broker: EmbeddedBroker, coordinated: Coordinated) -> TopicLayout:
 
 @pytest.fixture(scope="session")
 def options(broker: EmbeddedBroker, layout: TopicLayout) -> GatewayOptions:
-    """Return a gateway's, before that coordinator."""
+    """Return the options of a gateway in front of that coordinator."""
     return GatewayOptions(broker.client_config, layout, Address("127.0.0.1", 0))
 
 
 @pytest.fixture(scope="session")
 def gateway(coordinated: Coordinated) -> str:
-    """Return what clients take for bootstrap.servers."""
+    """Return the gateway's address, for `bootstrap.servers` of clients."""
     return coordinated.gateway
 
 
@@ -54,7 +54,7 @@ def topic(broker: EmbeddedBroker) -> str:
 
 @pytest.fixture
 def group() -> str:
-    """Return a group of its own."""
+    """Return a group id that no other test uses."""
     return new_group()
 
 
@@ -74,7 +74,7 @@ def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
 
 @pytest.fixture(scope="session")
 def rocketmq(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMqCluster]:
-    """Yield a real RocketMQ cluster, which no test stops: give topics and groups names of their own."""
+    """Yield a real RocketMQ cluster, which no test stops. Give topics and groups unique names."""
     with RocketMqCluster(services.rocketmq(), tmp_path_factory.mktemp("rocketmq")) as cluster:
         yield cluster
 

@@ -1,4 +1,4 @@
-"""What the responses topic has of a replica and of the query."""
+"""Reads the answers of a replica and of the query from the responses topic."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Two libraries' admin clients behind one face, for what concerns groups. Errors are Kafka's codes."""
+"""The admin clients of two libraries behind one interface, for groups. Errors are Kafka's codes."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -16,7 +16,7 @@ TIMEOUT_S = 60.0
 
 
 class PythonAdmin:
-    """kafka-python's."""
+    """kafka-python's admin client."""
 
     def __init__(self, servers: str) -> None:
         self._client = KafkaAdminClient(bootstrap_servers=servers)
@@ -30,11 +30,11 @@ class PythonAdmin:
         self._client.close()
 
     def states(self) -> dict[str, str]:
-        """Every group's state."""
+        """Return the state of every group."""
         return {group["group_id"]: group["group_state"].upper() for group in self._client.list_groups()}
 
     def describe(self, group_id: str) -> tuple[str, int]:
-        """Return the group's state, and how many members it has."""
+        """Return the group's state, and its number of members."""
         described = self._client.describe_groups([group_id])[group_id]
         return described["group_state"].upper(), len(described["members"])
 
@@ -43,7 +43,7 @@ class PythonAdmin:
         return ErrorCode.NONE if outcome == "OK" else ErrorCode(getattr(errors, outcome).errno)
 
     def offsets(self, group_id: str) -> dict[int, int]:
-        """By partition; the tests have one topic a group."""
+        """Return the committed offsets by partition. The tests have one topic a group."""
         listed = self._client.list_group_offsets(group_id)[group_id]
         return {partition.partition: found.offset for partition, found in listed.items()}
 
@@ -58,7 +58,7 @@ class PythonAdmin:
 
 
 class ConfluentAdmin:
-    """librdkafka's. Its Python binding cannot delete offsets."""
+    """librdkafka's admin client. Its Python binding cannot delete offsets."""
 
     def __init__(self, servers: str) -> None:
         self._client = AdminClient({"bootstrap.servers": servers})
@@ -69,7 +69,7 @@ class ConfluentAdmin:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """It has no end of its own."""
+        """Do nothing."""
 
     def states(self) -> dict[str, str]:
         listed = self._client.list_consumer_groups(request_timeout=TIMEOUT_S).result()

@@ -1,4 +1,4 @@
-"""Unmodified clients, and what the tests do with them through a gateway."""
+"""Unmodified clients, and the tests' actions with them through a gateway."""
 
 import time
 import uuid
@@ -52,9 +52,9 @@ def produce(servers: str | ClientConfig, topic: str, values: Iterable[int]) -> N
 
 
 class Moves(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python ships no types
-    """What a consumer's listener was told: partitions as they came and as they went, call by call.
+    """The calls of a consumer's rebalance listener: the assigned and revoked partitions.
 
-    `times` has all calls in their order: when (time.monotonic), whether the partitions came, and which.
+    `times` has all calls in order: the time (time.monotonic), True for an assignment, and the partitions.
     """
 
     def __init__(self) -> None:
@@ -69,20 +69,18 @@ class Moves(ConsumerRebalanceListener):  # type: ignore[misc] # kafka-python shi
         self.note(time.monotonic(), False, {p.partition for p in revoked})
 
     def note(self, at_s: float, came: bool, partitions: set[int]) -> None:
-        """Take over a call."""
+        """Record a call."""
         (self.assigned if came else self.revoked).append(partitions)
         self.times.append((at_s, came, partitions))
 
 
 class Consuming(ABC):
-    """A consumer on a thread of its own that polls without a pause, as applications do.
+    """A consumer on its own thread, which polls without a pause, as applications do. Its other calls run
+    there too, because librdkafka may wait for ever in a call while another thread polls.
 
-    All else that it is asked it is asked there too: librdkafka's, called while another thread polls, may wait
-    for ever.
-
-    kafka-python 3.0 needs that: a JoinGroup that is answered between two polls it sends again. When it joins
-    for a topic that came, and the poll ends before the SyncGroup is answered, it never looks at that answer:
-    `poll_ms` has to be longer there.
+    kafka-python 3.0 also needs it: a JoinGroup that is answered between two polls is sent again. If it joins
+    because of a new topic, and the poll ends before the SyncGroup is answered, it never reads that answer.
+    `poll_ms` has to be longer then.
     """
 
     consumer: Any
@@ -97,10 +95,10 @@ class Consuming(ABC):
 
     @abstractmethod
     def read(self) -> list[int]:
-        """Poll once. Raises what the library says."""
+        """Poll once. Raises the library's errors."""
 
     def poll(self) -> list[int]:
-        """Return the values that came since the last call. Raises what the library raised, which ended it."""
+        """Return the values received since the last call. Raises the error that ended the consumer."""
         self._raise_what_was_raised()
         return [self._values.popleft() for _ in range(len(self._values))]
 
@@ -111,14 +109,14 @@ class Consuming(ABC):
         return {p.topic for p in self._assignment()}
 
     def close(self) -> None:
-        """Leave, as far as the library does."""
+        """Leave the group, as far as the library does."""
         if not self._is_closing:
             self._is_closing = True
             self.do(self.consumer.close)
             self._thread.shutdown()
 
     def do(self, work: Callable[[], T]) -> T:
-        """Return what `work` gives, between two polls."""
+        """Call `work` between two polls, and return its result."""
         return self._thread.submit(work).result(ANSWER_TIMEOUT_S)
 
     def _assignment(self) -> list[Any]:
@@ -183,7 +181,7 @@ class PythonMember(Consuming):
         return [int(record.value) for records in polled.values() for record in records]
 
     def notice_errors(self) -> bool:
-        """Raises the library's fatal error if there is one: a poll does not tell of it."""
+        """Raise the library's fatal error if there is one. A poll does not report it."""
         self.commit()
         return False
 
@@ -191,7 +189,7 @@ class PythonMember(Consuming):
         self.do(self.consumer.commit)
 
     def commit_async(self, done: Callable[[object], None]) -> None:
-        """`done` is told the error, None where there is none."""
+        """Commit without waiting. `done` is called with the error, or with None."""
 
         def told(_: object, answer: object) -> None:
             done(answer if isinstance(answer, Exception) else None)
@@ -203,13 +201,13 @@ class PythonMember(Consuming):
         return self.do(lambda: {p.partition: self.consumer.committed(p) for p in asked})
 
     def brokers(self) -> set[tuple[str, int]]:
-        """Every address it has learned."""
+        """Return every address that the client has learned."""
         return {(broker.host, broker.port) for broker in self.consumer._client.cluster.brokers()}
 
 
 class ConfluentMember(Consuming):
-    """librdkafka's consumer, likewise. With the consumer protocol there are no assignor and no times of a
-    member's own, and the library tells its listener only of the partitions that come or go.
+    """librdkafka's consumer, with the same parameters. With the consumer protocol there is no assignor and no
+    timeout of its own, and the listener is called only with the partitions that are added or removed.
     """
 
     FENCED: ClassVar[type[Exception]] = KafkaException
@@ -266,7 +264,7 @@ class ConfluentMember(Consuming):
         return [int(record.value() or b"")]
 
     def notice_errors(self) -> bool:
-        """Raises the library's fatal error if there is one."""
+        """Raise the library's fatal error if there is one."""
         self.poll()
         return False
 
@@ -301,7 +299,7 @@ class HasPartitions(Protocol):
 
 
 def share(*members: HasPartitions) -> None:
-    """Wait until the members share the topic, each with a part of its own."""
+    """Wait until the members share the topic, each with some of the partitions."""
 
     def shared() -> bool:
         held = [member.partitions() for member in members]
@@ -311,7 +309,7 @@ def share(*members: HasPartitions) -> None:
 
 
 def consume_and_commit(servers: str, topic: str, *members: Member) -> None:
-    """Records that come while members share a topic are seen once, by whoever holds the partition."""
+    """Check that records produced while members share a topic are consumed once, by the partition's owner."""
     produce(servers, topic, range(100, 100 + RECORDS))
     assert consume(RECORDS, *members, since=100) == list(range(100, 100 + RECORDS))
     for member in members:
@@ -319,7 +317,7 @@ def consume_and_commit(servers: str, topic: str, *members: Member) -> None:
 
 
 def consume(records: int, *members: Member, since: int = 0) -> list[int]:
-    """Return the next records from that value on the members are given, at least so many, in order."""
+    """Return the next records that the members consume from that value on, at least so many, in order."""
     seen: list[int] = []
 
     def have_enough() -> bool:
@@ -338,8 +336,8 @@ def members_added(options: GatewayOptions, group_id: str) -> int:
 
 
 def assert_coordinated(options: GatewayOptions, group_id: str, *, joins: int) -> None:
-    """Check that the group is this coordinator's, so many members joined it, and the broker knows of no such
-    group.
+    """Check that this coordinator has the group, which so many members joined, and that the broker has no
+    such group.
     """
     assert members_added(options, group_id) == joins
     with closing(kafka_clients.admin(options.client_config)) as admin:

@@ -1,6 +1,7 @@
-"""A consumer in a process of its own, which a test kills: prints the values it reads, commits the first ones.
+"""A consumer in its own process, which a test kills. It prints the values that it reads, and commits the
+first ones.
 
-python -m tests.e2e.gateway_victim LIBRARY SERVERS GROUP TOPIC SESSION_MS VALUES_TO_COMMIT
+    python -m tests.e2e.gateway_victim LIBRARY SERVERS GROUP TOPIC SESSION_MS VALUES_TO_COMMIT
 """
 
 import sys

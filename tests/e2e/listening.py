@@ -1,4 +1,4 @@
-"""Where processes listen, and from which addresses of this machine they can be reached."""
+"""The addresses at which processes listen, and at which this machine can reach them."""
 
 import socket
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _LISTEN = "0A"
 
 
 def addresses_of_this_machine() -> list[str]:
-    """Two loopback addresses, and the one that other machines would use, where there is one."""
+    """Return two loopback addresses, and the one that other machines would use, if there is one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         with suppress(OSError):  # a machine without a route has no such address
             probe.connect(("192.0.2.1", 9))  # for documentation (RFC 5737); UDP sends nothing yet
@@ -24,7 +24,7 @@ def addresses_of_this_machine() -> list[str]:
 
 
 def connects(host: str, port: int) -> bool:
-    """Return True if somebody listens there."""
+    """Return True if a process listens at this address."""
     try:
         socket.create_connection((host, port), timeout=5).close()
     except ConnectionRefusedError:
@@ -50,7 +50,7 @@ def listening_at(pids: Iterable[int]) -> set[Address]:
 
 
 def links_of(pid: int) -> list[str]:
-    """Return what the open files of a process are. Some may be closed meanwhile."""
+    """Return the targets of a process's open files. Some may be closed meanwhile."""
     found = []
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -64,7 +64,7 @@ def _rows(table: str) -> list[str]:
 
 
 def _address(text: str) -> Address:
-    """From the kernel's text: words of four bytes, each in the byte order of an x86 or ARM machine."""
+    """Parse the kernel's text: words of four bytes, each in the byte order of an x86 or ARM machine."""
     host, _, port = text.partition(":")
     words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
     packed = b"".join(words)

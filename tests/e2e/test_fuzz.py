@@ -1,5 +1,5 @@
-"""Samples of the fuzz campaigns: what the gateways read, Kafka and RocketMQ read alike. And bugs that the
-campaigns have to find.
+"""Samples of the fuzz campaigns: the gateways read what Kafka and RocketMQ read. The campaigns also have to
+find planted bugs.
 """
 
 import struct
@@ -20,8 +20,7 @@ from tests.fuzz.judge import Judge
 from tests.fuzz.remoting_frames import INTACT, RemotingFrames
 from tests.fuzz.remoting_judge import ALIKE, RemotingJudge
 from tests.harness.examples import scaled
-from tests.harness.kafkas_reader import KafkasReader, kafkas_reader
-from tests.harness.rocketmqs_reader import RocketmqsReader, rocketmqs_reader
+from tests.harness.kafkas_reader import KafkasReader, RocketmqsReader, kafkas_reader, rocketmqs_reader
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -44,7 +43,7 @@ def test_gateway_and_kafka_read_frames_alike(kafka: KafkasReader) -> None:
 
 
 def old_varint(data: bytes, at: int) -> tuple[int, int]:
-    """As the gateway once read numbers: 35 bits, and in any length."""
+    """Read a number as the gateway once did: 35 bits, of any length."""
     value = 0
     for shift in range(0, 35, 7):
         if at >= len(data):
@@ -63,7 +62,7 @@ def plant_varint(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_passing_tags(patch: pytest.MonkeyPatch) -> None:
-    """The old reading as a whole: tags that are not known pass, too."""
+    """Plant the gateway's old reader, which also accepts unknown tags."""
     plant_varint(patch)
     patch.setattr(codec, "decode_passed", codec.decode_request)
 
@@ -74,13 +73,13 @@ def plant_long_strings(patch: pytest.MonkeyPatch) -> None:
 
 def plant_unordered_tags(patch: pytest.MonkeyPatch) -> None:
     def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
-        return framing.next_tag(data, at, -1)
+        return primitives.next_tag(data, at, -1)
 
     patch.setattr(schema_reader, "next_tag", next_tag)
 
 
 def plant_rest(patch: pytest.MonkeyPatch) -> None:
-    """Bytes behind the end are left."""
+    """Plant a reader that ignores bytes after the end."""
 
     class Reader(SchemaReader):
         def read(
@@ -96,7 +95,7 @@ def plant_rest(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_headers(patch: pytest.MonkeyPatch) -> None:
-    """The body begins where the client id ends, as if no header had tags."""
+    """Plant a reader for which the body begins after the client id, as if no header had tags."""
 
     def body_at(header: RequestHeader, message: bytes) -> int:
         flexible = codec.REQUESTS[header.api_key].flexible_version_q(header.api_version)
@@ -149,7 +148,7 @@ def plant_references(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_lost_bytes(patch: pytest.MonkeyPatch) -> None:
-    """Bytes that are no UTF-8 are replaced, as by RocketMQ, and in another way."""
+    """Plant a reader that replaces invalid UTF-8 in another way than RocketMQ does."""
 
     def read_text(data: bytes, at: int, length: struct.Struct) -> tuple[str, int]:
         (size,) = length.unpack_from(data, at)
@@ -160,7 +159,7 @@ def plant_lost_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_defaults(patch: pytest.MonkeyPatch) -> None:
-    """An enumeration that is unknown has its first value, where RocketMQ reads null."""
+    """Plant a reader that turns an unknown enumeration value into the first one, not into null."""
 
     def enumeration(kind: type[StrEnum], sent: str | int) -> StrEnum:
         values = list(kind)
@@ -170,7 +169,7 @@ def plant_defaults(patch: pytest.MonkeyPatch) -> None:
             else kind.__members__.get(sent.upper(), values[0])
         )
 
-    patch.setattr(bodies, "_enumeration", enumeration)
+    patch.setattr(bodies, "_parse_enumeration", enumeration)
 
 
 @pytest.mark.parametrize("plant", [plant_references, plant_lost_bytes, plant_defaults])

@@ -72,7 +72,7 @@ FROM_OFFSETS = frozenset(
 
 @dataclass(frozen=True)
 class Case:
-    """One request of one version, by each of `users`."""
+    """One request of one version, sent by each of `users`."""
 
     api_key: int
     version: int
@@ -280,8 +280,8 @@ def renamed(value: Any, ids: Mapping[str, UUID]) -> Any:
 
 
 def comparable(value: Any, hides: frozenset[str]) -> Any:
-    """Return the answer without what is each server's own, and with its lists in one order. Offsets count
-    only where there is an error, because both servers write to the same topics.
+    """Return the answer without the fields that differ between servers, with its lists in one order. Offsets
+    count only if there is an error, because both servers write to the same topics.
     """
     if isinstance(value, Mapping):
         hidden = hides if value.get("error_code") else hides | FROM_OFFSETS
@@ -292,14 +292,14 @@ def comparable(value: Any, hides: frozenset[str]) -> Any:
 
 
 class Users:
-    """The connections of users to one server, each for all requests until the server closes it."""
+    """The connections of users to one server. Each is used until the server closes it."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._connections: dict[str, Connection] = {}
 
     async def ask(self, user: str, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
-        """Return an answer as nested dicts, None if the connection is closed instead."""
+        """Return an answer as nested dicts, or None if the server closes the connection instead."""
         if user not in self._connections:
             opened = await asyncio.open_connection(self._address.host, self._address.port)
             self._connections[user] = Connection(*opened)
@@ -362,7 +362,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 async def prepared(admin: Address) -> dict[str, UUID]:
-    """Make the ACLs. Return the topics' ids by what stands for them in the cases."""
+    """Create the ACLs. Return the topics' ids by their placeholders in the cases."""
     client = RawClient(*await asyncio.open_connection(admin.host, admin.port))
     created = await client.ask(ApiKey.CreateAcls, 3, creations=[creation(*one) for one in ANNS])
     assert not any(result.error_code for result in created.results)

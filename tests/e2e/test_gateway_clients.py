@@ -1,8 +1,8 @@
 """Everyday stories of consumers at one gateway and coordinator: two client libraries by the classic protocol,
 and librdkafka by the consumer protocol. Kafka's Java consumer is in tests/slow.
 
-A story has a group of its own and mostly waits, so several are told at a time. Each ends with a look at the
-events topic, and at the broker, which must know of no such group.
+A story has its own group and mostly waits, so several run at a time. Each ends with a check of the events
+topic, and of the broker, which must have no such group.
 """
 
 import sys
@@ -58,7 +58,7 @@ GROWN = 6
 
 @dataclass
 class LibraryGroup:
-    """One library's consumers, on a topic of their own. `stack` closes them, also if the story fails."""
+    """One library's consumers, on their own topic. `stack` closes them, also if the story fails."""
 
     options: GatewayOptions
     gateway: str
@@ -80,7 +80,7 @@ class LibraryGroup:
         return self.stack.enter_context(closing(member))
 
     def join_consumer(self, topic: str | None = None, **settings: Any) -> Member:
-        """Return a new member by the consumer protocol."""
+        """Return a new member that uses the consumer protocol."""
         return self.join(topic, is_of_consumer_protocol=True, **settings)
 
     def produce(self, *values: int) -> None:
@@ -92,7 +92,7 @@ class LibraryGroup:
 
 
 def cooperative_sticky(group: LibraryGroup) -> None:
-    """KIP-429: what stays is never given back; what moves is free for one generation."""
+    """KIP-429: partitions that stay are never revoked; one that moves is free for one generation."""
     first = group.join(assignor="cooperative-sticky")
     share(first)
     second = group.join(assignor="cooperative-sticky")
@@ -101,26 +101,26 @@ def cooperative_sticky(group: LibraryGroup) -> None:
     assert not any(second.moves.revoked)
     kept, moved = sorted(first.partitions()), sorted(second.partitions())
     # kafka-python's consumer may join once more than needed, alone and with the second, and changes no plan
-    # then. Of the last two plans one takes partitions from the first member, the other gives them to the
-    # second.
+    # then. As leader it plans nothing until it knows the topic's partitions. Of the last two plans one takes
+    # partitions from the first member, the other gives them to the second.
     stable = group.history(EntryType.STABLE)
-    plans = [plan for plan, _ in groupby(map(planned, stable))]
+    plans = [plan for plan, _ in groupby(map(planned, stable)) if any(plan)]
     assert plans == [[list(range(PARTITIONS))], sorted([[], kept]), sorted([kept, moved])]
 
 
 def planned(stable: HistoryEntry) -> list[list[int]]:
-    """Return the partitions of each member in a generation's plan."""
+    """Return the partitions of each member in a generation's assignment."""
     return sorted(map(parts, (stable.assignments or {}).values()))
 
 
 def parts(assignment: bytes) -> list[int]:
-    """Return the partitions a member is given by a client's plan."""
+    """Return the partitions that a client's assignment gives a member."""
     topics = ConsumerProtocolAssignment.decode(assignment).assigned_partitions
     return sorted(partition for topic in topics for partition in topic.partitions)
 
 
 def static_members(group: LibraryGroup) -> None:
-    """KIP-345: who comes back under its name within the session goes on; who is replaced is fenced."""
+    """KIP-345: a static member that returns within its session continues. One that is replaced is fenced."""
     members = {name: group.join(instance_id=name) for name in ("one", "two")}
     share(*members.values())
     # kafka-python's consumer may join once more than needed. Of the leader that begins a rebalance (E9), of
@@ -144,7 +144,7 @@ def static_members(group: LibraryGroup) -> None:
 
 
 def commits(group: LibraryGroup) -> None:
-    """Offsets are there for everybody, and whoever takes a partition over goes on behind them."""
+    """Offsets are visible to all clients, and the next owner of a partition continues from them."""
     one, two = group.join(), group.join()
     share(one, two)
     group.produce(*range(RECORDS))
@@ -168,7 +168,7 @@ def commits(group: LibraryGroup) -> None:
 
 
 def crash(group: LibraryGroup) -> None:
-    """A member that is killed is found by session timeout; only what it had not committed is read twice."""
+    """A killed member is removed at its session timeout. Only its uncommitted records are read twice."""
     half = RECORDS // 2
     survivor = group.join(session_ms=SHORT_SESSION_MS)
     share(survivor)
@@ -194,7 +194,7 @@ def crash(group: LibraryGroup) -> None:
 
 
 def start_victim(group: LibraryGroup, values_to_commit: int) -> Child:
-    """Return a member in a process of its own."""
+    """Return a member in its own process."""
     group.joins += 1
     member = (group.library.__name__, group.gateway, group.group_id, group.topic)
     arguments = ("-m", "tests.e2e.gateway_victim", *member, str(SHORT_SESSION_MS), str(values_to_commit))
@@ -204,12 +204,12 @@ def start_victim(group: LibraryGroup, values_to_commit: int) -> Child:
 
 
 def values_of(victim: Child) -> list[int]:
-    """Return what it has read so far."""
+    """Return the values that the process has read so far."""
     return [int(line) for line in victim.log_path.read_text().splitlines() if line.isdigit()]
 
 
 def pattern(group: LibraryGroup) -> None:
-    """A topic that is made later belongs to the subscription, and is shared out by a rebalance."""
+    """A topic that is created later matches the subscription, and a rebalance assigns it."""
     member = group.join(f"^{group.topic}.*", poll_ms=10_000)
     wait_until(lambda: member.topics() == {group.topic}, "the topic there is")
     later = f"{group.topic}-later"
@@ -220,7 +220,7 @@ def pattern(group: LibraryGroup) -> None:
 
 
 def administration(group: LibraryGroup) -> None:
-    """Admin clients see the group, and change it when nobody is in it."""
+    """Admin clients see the group, and change it when it has no members."""
     name, topic = group.group_id, group.topic
     with ADMINS[group.library](group.gateway) as admin:
         member = group.join()
@@ -248,7 +248,7 @@ def administration(group: LibraryGroup) -> None:
 
 
 def consumers(group: LibraryGroup) -> None:
-    """Members of the consumer protocol come and go. What a member keeps is never taken from it."""
+    """Members of the consumer protocol join and leave. A partition that a member keeps is never revoked."""
     first = group.join_consumer()
     share(first)
     second = group.join_consumer()
@@ -262,7 +262,7 @@ def consumers(group: LibraryGroup) -> None:
 
 
 def consumers_topic_grows(group: LibraryGroup) -> None:
-    """The watcher sees it, and no member asks."""
+    """The topic watcher sees the new partitions, without a request of a member."""
     one, two = group.join_consumer(), group.join_consumer()
     share(one, two)
     before = one.partitions(), two.partitions()
@@ -275,7 +275,7 @@ def consumers_topic_grows(group: LibraryGroup) -> None:
 
 
 def consumers_pattern(group: LibraryGroup) -> None:
-    """A pattern matches a topic that is made later, and no other."""
+    """A pattern matches a topic that is created later, and no other."""
     member = group.join_consumer(f"^{group.topic}.*")
     share(member)
     later = f"{group.topic}-later"
@@ -359,7 +359,7 @@ def tell(name: str, library: str, options: GatewayOptions, gateway: str, logs: P
 
 @pytest.fixture(scope="module")
 def told(options: GatewayOptions, gateway: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """All stories of this form, by their name and the library's; some are being told yet."""
+    """Run all stories of this form, by their name and the library's. Some still run meanwhile."""
     logs = tmp_path_factory.mktemp("logs")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {
@@ -374,5 +374,5 @@ def told(options: GatewayOptions, gateway: str, tmp_path_factory: pytest.TempPat
     ("story", "library"),
     [pytest.param(*story, marks=[pytest.mark.one_form] * (story[0] in OF_CLIENTS)) for story in PLAYED],
 )
-def test_unmodified_clients_complete_the_story(told: Told, story: str, library: str) -> None:
+def test_unmodified_clients_complete_the_scripted_scenario(told: Told, story: str, library: str) -> None:
     told[story, library].result()

@@ -1,5 +1,5 @@
-"""Whose requests a secured broker sees through the gateway: the gateway's own, or the client's. Each user may
-describe one topic only, so the topics that a client sees tell the principal.
+"""The principal that a secured broker sees: the gateway's own, or the client's. Each user may describe one
+topic only, so the topics that a client sees identify its principal.
 """
 
 import asyncio
@@ -26,8 +26,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from tests.e2e.harness import wait_until
 from tests.harness.certificates import Authority
-from tests.harness.gateway import CoreBackend, RawClient
-from tests.harness.gateway_requests import BEAT, HEARTBEAT
+from tests.harness.gateway import BEAT, HEARTBEAT, CoreBackend, RawClient
 from tests.harness.raw_client import connected
 from tests.harness.sasl import authenticate
 from tests.harness.secured_broker import ADMIN, GATEWAY, ClusterSecurity, SecuredBroker
@@ -45,7 +44,7 @@ TOPICS = {GATEWAY: "gateways", "alice": "alices", "bob": "bobs"}
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    """Each user of TOPICS may use one topic. Sessions by PLAIN end."""
+    """Yield a broker where each user of TOPICS may use one topic. Sessions by PLAIN end."""
     folder = tmp_path_factory.mktemp("secured")
     security = ClusterSecurity(folder / "security", authorizes=True)
     lifetime = {"listener.name.client.plain.connections.max.reauth.ms": str(int(LIFETIME_S * 1000))}
@@ -74,10 +73,13 @@ def _sees(admin: KafkaAdminClient, topic: str) -> bool:
 
 @asynccontextmanager
 async def gateway_at(
-    config: ClientConfig, *, by_broker: bool = False
+    config: ClientConfig, *, brokers_authenticate: bool = False
 ) -> AsyncIterator[tuple[Gateway, CoreBackend]]:
     """Yield a gateway in front of a real broker and the coordinator's pure core."""
-    core, security = CoreBackend(), ListenerSecurity.read(None, None, None, by_broker=by_broker)
+    core, security = (
+        CoreBackend(),
+        ListenerSecurity.read(None, None, None, brokers_authenticate=brokers_authenticate),
+    )
     options = GatewayOptions(config, TopicLayout.named(), Address(HOST, 0), security=security)
     gateway = Gateway(options, Cluster.of(config, options.limits), core, core)
     try:
@@ -126,7 +128,7 @@ def test_the_broker_and_the_coordinator_see_the_clients_principal(
 ) -> None:
     async def play() -> None:
         async with (
-            gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, core),
+            gateway_at(broker.config_of(GATEWAY), brokers_authenticate=True) as (gateway, core),
             connected(gateway.address) as client,
         ):
             await client.ask(ApiKey.ApiVersions, 0)
@@ -140,14 +142,14 @@ def test_the_broker_and_the_coordinator_see_the_clients_principal(
 
 
 def test_client_refused_by_the_broker_is_not_served(broker: SecuredBroker, tmp_path: Path) -> None:
-    """Bad credentials have the broker's answer, requests before any credentials have none."""
+    """Bad credentials get the broker's answer, requests before any credentials get none."""
     wrong = ClientConfig(
         broker.bootstrap_servers,
         ClusterSecurity(tmp_path, users={"alice": "a guess"}).client_properties("alice", "SCRAM-SHA-512"),
     )
 
     async def play() -> None:
-        async with gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, core):
+        async with gateway_at(broker.config_of(GATEWAY), brokers_authenticate=True) as (gateway, core):
             async with connected(gateway.address) as client:
                 answer = await log_in(client, wrong)
                 assert (answer.error_code, answer.error_message) == (
@@ -260,7 +262,7 @@ def test_ksq11_internal_topics_are_created_with_the_rights_of_the_client(broker:
         first = {"topology": {"epoch": 0, "subtopologies": [parts]}, "rebalance_timeout_ms": 60_000}
         first |= {"active_tasks": [], "standby_tasks": [], "warmup_tasks": [], "process_id": "p"}
         async with (
-            gateway_at(broker.config_of(GATEWAY), by_broker=True) as (gateway, _),
+            gateway_at(broker.config_of(GATEWAY), brokers_authenticate=True) as (gateway, _),
             connected(gateway.address) as client,
         ):
             await log_in(client, broker.config_of(user, "SCRAM-SHA-256"))

@@ -13,9 +13,11 @@ from typing import Any
 import click
 import pytest
 
+from cli import main
 from cli.assign import assign
 from cli.groups import groups
-from clients.coordinator_client import CoordinatorClient, wait_for_views
+from clients.barrier import wait_for_views
+from clients.coordinator_client import CoordinatorClient
 from clients.pending import AnyRequest, FutureRequest, R, resolve_futures
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
@@ -50,14 +52,14 @@ JOIN_VERSION = 3  # the last that lets a new member in without asking for its id
 
 @dataclass(frozen=True)
 class Said:
-    """What a run of the command wrote."""
+    """The output of a run of the command."""
 
     out: str
     err: str
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of a table's rows; none of them may have blanks."""
+        """The cells of a table's rows, none of which may contain blanks."""
         return [line.split() for line in self.out.splitlines() if line][1:]
 
     @property
@@ -91,7 +93,7 @@ def client(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[CoordinatorC
 
 @pytest.fixture
 def ask(broker: EmbeddedBroker, layout: TopicLayout) -> Ask:
-    """Runs the command; what is asked and said can be seen with `pytest -s`."""
+    """Return a function that runs the command. `pytest -s` shows the command and its output."""
 
     def run(*arguments: str, prefix: str = PREFIX, exit_code: int = 0) -> Said:
         verb, *others = arguments
@@ -112,9 +114,8 @@ def form(
     assignments: Sequence[Sequence[TopicPartition]],
     *instance_ids: str | None,
 ) -> list[str]:
-    """Bring a group to Stable with as many members as assignments; their ids, in order.
-
-    The JoinGroups are one pack, so that no pause between them ends the initial delay.
+    """Form a Stable group with as many members as assignments. Return their ids in order. The JoinGroups are
+    one packed record, so that no pause between them ends the initial delay.
     """
     joins = [
         join_of(client, group_id, assigned, instance_id)
@@ -149,7 +150,7 @@ def join_of(
 
 
 def answers_together(client: CoordinatorClient, requests: Sequence[AnyRequest[R]]) -> list[R]:
-    """Send requests of one group at the same moment, so they are one pack, and wait for their answers."""
+    """Send requests of one group in one packed record, and wait for their answers."""
     asked = [
         FutureRequest(request, time.monotonic(), ANSWER_TIMEOUT_MS, resolve_futures, future=Future())
         for request in requests
@@ -169,8 +170,8 @@ def commit(client: CoordinatorClient, group_id: str, offsets: dict[TopicPartitio
 
 @pytest.fixture(scope="module")
 def billing(client: CoordinatorClient) -> list[str]:
-    """Return the members of a stable group that has an offset no member has asked for; "audit" has offsets
-    only.
+    """Return the members of a Stable group, which also has an offset of a topic outside its assignments.
+    "audit" is a group that has only offsets.
     """
     commit(client, "billing", dict.fromkeys([*orders(0, 1, 2), TopicPartition(PRICES, 0)], 4))
     commit(client, "audit", dict.fromkeys(orders(0), 7))
@@ -179,7 +180,7 @@ def billing(client: CoordinatorClient) -> list[str]:
     return members
 
 
-def test_list_includes_empty_groups(ask: Ask, billing: list[str]) -> None:
+def test_groups_list_includes_empty_groups(ask: Ask, billing: list[str]) -> None:
     both = {"audit", "billing"}  # the coordinator has groups of other tests too
     assert [name for name in ask("list").out.splitlines() if name in both] == ["audit", "billing"]
     # Where one of RocketMQ's is among them, the table has more columns.
@@ -197,7 +198,9 @@ def test_list_includes_empty_groups(ask: Ask, billing: list[str]) -> None:
     ]
 
 
-def test_describe_shows_members_and_offsets(ask: Ask, client: CoordinatorClient, billing: list[str]) -> None:
+def test_groups_describe_shows_members_and_offsets(
+    ask: Ask, client: CoordinatorClient, billing: list[str]
+) -> None:
     (first, second), host = billing, client.header("")["client_host"]
     assert ask("describe", "billing").rows == [
         ["billing", ORDERS, "0", "4", "10", "6", first, host, "shop"],
@@ -229,7 +232,7 @@ def test_describe_shows_members_and_offsets(ask: Ask, client: CoordinatorClient,
     assert ask("describe", "billing", "--state").rows == [state]
 
 
-def test_assign_without_a_member_shows_the_resulting_moves(
+def test_assign_shows_the_moves_caused_by_removing_a_member(
     broker: EmbeddedBroker, layout: TopicLayout, billing: list[str]
 ) -> None:
     where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
@@ -244,11 +247,11 @@ def test_assign_without_a_member_shows_the_resulting_moves(
     assert [(share["partitions"], share["weight"]) for share in now["shares"]] == [(2, 12), (1, 6)]
     assert [share["assignment"] for share in sticky["shares"]] == [{ORDERS: [0, 1, 2]}]
     assert (sticky["moves"]["moved"], sticky["moves"]["needless"]) == (2, 0)
-    result = invoke(assign, [*where, "--from-group", "nobody"])
+    result = invoke(main, ["assign", *where, "--from-group", "nobody"])
     assert (result.exit_code, result.stderr) == (1, "Error: group nobody does not exist\n")
 
 
-def test_delete_removes_groups_and_reports_refusals(ask: Ask, client: CoordinatorClient) -> None:
+def test_groups_delete_removes_groups_and_reports_refusals(ask: Ask, client: CoordinatorClient) -> None:
     commit(client, "short-lived", dict.fromkeys(orders(0), 7))
     gone = ask("delete", "short-lived", "nobody")
     assert gone.out == "\nThese consumer groups were deleted successfully: 'short-lived'\n"
@@ -257,7 +260,7 @@ def test_delete_removes_groups_and_reports_refusals(ask: Ask, client: Coordinato
     assert ask("describe", "--group", "short-lived") == missing
 
 
-def test_members_are_removed_with_a_reason(
+def test_remove_members_command_records_its_reason(
     ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     _, second, _ = form(client, "shipping", [orders(0), orders(1), orders(2)], "pod-0")
@@ -276,7 +279,7 @@ def test_members_are_removed_with_a_reason(
     ask("delete", "--group", "shipping")
 
 
-def test_reset_can_be_executed_exported_and_read_from_a_file(
+def test_offset_reset_can_be_executed_exported_and_read_from_a_file(
     ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path
 ) -> None:
     commit(client, "ledger", dict.fromkeys(orders(0, 1), 4))

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.parametrize("library", [PythonMember, ConfluentMember])
-def test_partitions_of_a_member_that_leaves_go_to_those_that_stay(
+def test_partitions_of_a_leaving_member_go_to_the_remaining_members(
     library: type[PythonMember] | type[ConfluentMember],
     gateway: str,
     options: GatewayOptions,

@@ -1,5 +1,5 @@
-"""A broker that is not shared, because it has a coordinator's settings, and is killed: its folder, its
-settings beside those that a gateway shows, and the reader of the query's answers while it is down.
+"""Tests of a broker that is not shared, because it has a coordinator's settings and is killed: its folder,
+its settings beside those that a gateway shows, and the reader of the query's answers while it is down.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ Entries = dict[str, dict[str, Any]]
 
 @asynccontextmanager
 async def gateway_of(broker: EmbeddedBroker) -> AsyncIterator[Address]:
-    """Yield a gateway whose coordinator has the share groups: the pure core."""
+    """Yield a gateway whose coordinator, the pure core, has the share groups."""
     core = CoreBackend()
     core.config = CoordinatorConfig().with_settings(GIVEN)
     config, listen = broker.client_config, Address(HOST, 0)
@@ -77,7 +77,7 @@ async def gateway_of(broker: EmbeddedBroker) -> AsyncIterator[Address]:
 
 
 async def shown(client: RawClient, kind: int, name: str) -> Entries:
-    """All of an answer, by the names of the settings."""
+    """Return the whole answer, by the names of the settings."""
     entry: dict[str, Any] = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     answer = await client.ask(
         ApiKey.DescribeConfigs, 4, resources=[entry], include_synonyms=True, include_documentation=True
@@ -88,7 +88,7 @@ async def shown(client: RawClient, kind: int, name: str) -> Entries:
 
 
 async def awaited(read: Callable[[], Any], name: str, value: str) -> Entries:
-    """Return the settings when this one has its value. A broker learns of a change after the answer to it."""
+    """Return the settings once this one has its value. A broker applies a change after it answers."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while (found := await read())[name]["value"] != value:
             await asyncio.sleep(0.01)
@@ -147,7 +147,7 @@ def compare_brokers(ours: Entries, kafkas: Entries) -> None:
 
 
 def test_broker_segments_are_unreadable_to_other_users(broker: EmbeddedBroker) -> None:
-    """Its records are read through the broker, which checks ACLs."""
+    """Other users must read records through the broker, which checks ACLs."""
     kept = [*(broker.data_dir / "log").rglob("*")]
     assert any(path.suffix == ".log" and path.stat().st_size for path in kept)
     assert [path for path in kept if path.stat().st_mode & 0o077] == []
@@ -192,8 +192,8 @@ def begins(reader: ResponsesReader) -> bool:
     return True
 
 
-def test_unread_answer_on_the_topic_is_not_missing(broker: EmbeddedBroker) -> None:
-    """More answers than one look takes stand before it."""
+def test_audit_reports_no_missing_answer_before_it_has_read_the_topic(broker: EmbeddedBroker) -> None:
+    """More answers than one poll returns precede it."""
     audit, layout = Audit(), new_layout()
     others = [f"other-{number}" for number in range(2_000)]
     with reading(broker, layout, audit) as reader:
@@ -201,18 +201,18 @@ def test_unread_answer_on_the_topic_is_not_missing(broker: EmbeddedBroker) -> No
             for request in (*others, "r"):
                 producer.send(layout.responses_topic, answer(request), partition=0)
             producer.flush()
-        audit.early({"r": answer("r")}, HERE)
+        audit.add_early({"r": answer("r")}, HERE)
         audit.committed(HERE, BATCH_S)
         reader.read()
         assert reader.difference is None
         assert audit.compared == 1
 
 
-def test_no_answer_is_missing_while_brokers_are_unavailable(broker: EmbeddedBroker) -> None:
+def test_audit_reports_no_missing_answer_while_brokers_are_unavailable(broker: EmbeddedBroker) -> None:
     """The query's answer may be on the topic. When the brokers are back, a later batch shows it."""
     audit, layout = Audit(), new_layout()
     with reading(broker, layout, audit) as reader:
-        audit.early({"r": answer("r")}, HERE)
+        audit.add_early({"r": answer("r")}, HERE)
         audit.committed(HERE, BATCH_S)
         broker.kill()
         reader.read()

@@ -1,4 +1,4 @@
-"""The reader of topics on a real broker: to the end as of now, from a time, from offsets, following."""
+"""The reader of topics on a real broker: up to the present end, from a time, from offsets, and following."""
 
 import time
 import uuid
@@ -51,7 +51,7 @@ def reader(broker: EmbeddedBroker) -> Iterator[TopicReader]:
         yield reader
 
 
-def test_topic_is_read_to_its_end_of_now(reader: TopicReader, broker: EmbeddedBroker, topic: str) -> None:
+def test_topic_is_read_to_its_current_end(reader: TopicReader, broker: EmbeddedBroker, topic: str) -> None:
     records = reader.read_all(topic)
     append(broker, topic, b"11")
     assert values(records) == list(range(11))

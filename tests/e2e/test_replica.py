@@ -10,22 +10,27 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from checkpoints.checkpoint import Checkpoint
+from checkpoints.metadata import Epoch, OwnerRecord
 from cli.run_gateway import metrics_and_checks
-from clients.coordinator_client import CoordinatorClient, wait_for_views
+from clients.barrier import wait_for_views
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from kafka_why.contract.codec import clock_record
-from kafka_why.contract.kafka.requests import Heartbeat
+from kafka_why.contract.codec import clock_record, encode, pack
+from kafka_why.contract.kafka.requests import Heartbeat, TopicMetadata
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ServicePhase, ServiceStatus
+from kafka_why.local_files import FolderError, ServiceFolder
 from kafka_why.metrics.service import Metrics
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
@@ -35,8 +40,19 @@ from streaming.service import coordinator as service
 from streaming.service.coordinator import Coordinator
 from streaming.service.starts import Options
 from streaming.service.status import read_status
+from streaming.service.stored_state.moving import count_unread
+from streaming.service.topics import prepare_topics
 from tests.e2e.early import answering, answers, pid_of_replica
-from tests.e2e.harness import QUICK_SPARK, START_TIMEOUT_S, new_layout, stable_member, wait_until
+from tests.e2e.harness import (
+    QUICK_SPARK,
+    START_TIMEOUT_S,
+    create_topic,
+    new_layout,
+    stable_member,
+    wait_until,
+)
+from tests.harness.run_command import hold
+from tests.spark.log import heartbeat
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -48,7 +64,7 @@ SAMPLE = re.compile(r"^(\w+)(\{.*\})? (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Seen:
-    """A coordinator whose replica answers, from outside."""
+    """A coordinator whose replica answers, as operators see it."""
 
     coordinator: Coordinator
     metrics: Metrics
@@ -124,7 +140,7 @@ def client(coordinator: Coordinator) -> Iterator[CoordinatorClient]:
         yield client
 
 
-def test_query_repeats_each_early_answer_with_the_same_bytes(
+def test_query_repeats_each_answer_of_the_replica_byte_for_byte(
     broker: EmbeddedBroker, seen: Seen, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     member = stable_member(client, "early")
@@ -145,8 +161,8 @@ def test_query_repeats_each_early_answer_with_the_same_bytes(
     wait_until(lambda: seen.scrape().get(stable, 0) > 0, "the metrics have the group")
 
 
-def test_killed_replica_is_seeded_again_and_resumes_answering(seen: Seen, client: CoordinatorClient) -> None:
-    """Meanwhile the query answers, the coordinator is ready, and counts go on."""
+def test_killed_replica_is_reseeded_and_resumes_answering(seen: Seen, client: CoordinatorClient) -> None:
+    """Meanwhile the query answers, the coordinator is ready, and counters continue."""
     member = stable_member(client, "killed")
     wait_until(lambda: seen.sample("compared_total") > 0, "early answers are compared")
     seedings = seen.sample("seedings_total")
@@ -172,15 +188,6 @@ def test_killed_replica_is_seeded_again_and_resumes_answering(seen: Seen, client
     assert replica().differences == 0
 
 
-@contextmanager
-def held_still(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_answering_replica_is_shown_in_readiness_metrics_and_status(seen: Seen) -> None:
     checks = {"coordinator": "ok", "replica": "ok"}
     answering = (200, {"ok": True, "checks": checks, "notes": {"replica": "answering"}})
@@ -194,7 +201,7 @@ def test_answering_replica_is_shown_in_readiness_metrics_and_status(seen: Seen) 
 
 
 def test_hung_replica_is_detected_and_coordinator_stays_ready(seen: Seen) -> None:
-    with held_still(pid_of_replica()):
+    with hold(pid_of_replica()):
         phrase = "following: its process has sent no report for more than 1 s"
         seen.wait_for(phrase)
         code, body = seen.ready()
@@ -203,8 +210,8 @@ def test_hung_replica_is_detected_and_coordinator_stays_ready(seen: Seen) -> Non
     seen.wait_for("answering")
 
 
-def test_difference_is_detected_and_the_replica_seeded_again(seen: Seen, client: CoordinatorClient) -> None:
-    """The difference stays on the topic, in the counts and in the alarm: only the next test follows."""
+def test_differing_replica_is_reported_and_seeded_again(seen: Seen, client: CoordinatorClient) -> None:
+    """The topic, the counters and the alarm keep the difference: only the next test may follow."""
     seen.wait_for("answering")
     replica, status = seen.coordinator.replica, seen.coordinator.status
     same, differs = stable_member(client, "same"), stable_member(client, DIFFERS)
@@ -219,8 +226,8 @@ def test_difference_is_detected_and_the_replica_seeded_again(seen: Seen, client:
     assert same.heartbeat(1) is ErrorCode.NONE
 
 
-def test_clock_record_without_a_claim_ends_no_replica(seen: Seen, client: CoordinatorClient) -> None:
-    """Whoever may write requests may write that too. The query begins again, and the replica is silent."""
+def test_forged_clock_record_restarts_only_the_query(seen: Seen, client: CoordinatorClient) -> None:
+    """Whoever may write requests may write that, too. The query restarts, and the replica is silent."""
     member, status = stable_member(client, "forged-owner"), seen.coordinator.status
     before_ms = status.current.since_ms
     producer = kafka_clients.producer(seen.coordinator.options.client_config)
@@ -230,3 +237,75 @@ def test_clock_record_without_a_claim_ends_no_replica(seen: Seen, client: Coordi
     assert status.wait_until(lambda now: now.since_ms > before_ms, timeout_s=START_TIMEOUT_S), status.current
     assert status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), status.current
     assert member.heartbeat(1) is ErrorCode.NONE
+
+
+def test_folder_in_use_is_refused_without_changing_its_status(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    status = tmp_path / "status.json"
+    status.write_bytes(b"of the coordinator that runs")
+    in_use = ServiceFolder(tmp_path)
+    in_use.lock()
+    with pytest.raises(
+        FolderError, match=f"in use by the coordinator with process id {os.getpid()} on host "
+    ):
+        Coordinator(Options(broker.client_config, tmp_path, new_layout())).start()
+    in_use.unlock()
+    assert status.read_bytes() == b"of the coordinator that runs"
+
+
+def test_folder_of_another_topic_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    layout, other = new_layout(), new_layout()
+    Checkpoint.at(tmp_path).pin(prepare_topics(broker.client_config, layout))
+    with pytest.raises(FolderError) as refused:
+        Coordinator(Options(broker.client_config, tmp_path, other)).start()
+    changed = f"requests_topic was '{layout.requests_topic}' and is '{other.requests_topic}'"
+    assert changed in str(refused.value)
+    status = read_status(tmp_path / "status.json")
+    assert status.phase is ServicePhase.STOPPED
+    assert status.reason.startswith("the start failed: the state in")
+
+
+def test_deleted_or_recreated_topic_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    layout = new_layout()
+    before = prepare_topics(broker.client_config, layout)
+    Checkpoint.at(tmp_path).pin(before)
+    with closing(kafka_clients.admin(broker.client_config)) as admin:
+        admin.delete_topics([layout.requests_topic])
+        wait_until(lambda: layout.requests_topic not in admin.list_topics(), "the end of the topic")
+        with pytest.raises(FolderError, match=f"the topic {layout.requests_topic} does not exist any more"):
+            Coordinator(Options(broker.client_config, tmp_path, layout)).start()
+        assert layout.requests_topic not in admin.list_topics()
+    prepare_topics(broker.client_config, layout)
+    with pytest.raises(FolderError, match=f"requests_topic_id was '{before.requests_topic_id}' and is"):
+        Coordinator(Options(broker.client_config, tmp_path, layout)).start()
+
+
+def test_batch_of_another_version_is_refused_before_any_write(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    layout, checkpoint = new_layout(), Checkpoint.at(tmp_path)
+    written = OwnerRecord([Epoch(0, {}, [], "0.0.1")])
+    checkpoint.create(prepare_topics(broker.client_config, layout), written)
+    owner = checkpoint.newest_owner()
+    plans = tmp_path / "spark" / "offsets"
+    plans.mkdir(parents=True)
+    (plans / "0").touch()
+    with pytest.raises(FolderError, match=r"batch 0 was planned by version 0\.0\.1 and is not committed"):
+        Coordinator(Options(broker.client_config, tmp_path, layout)).start()
+    assert (checkpoint.newest_owner(), checkpoint.record()) == (owner, written)
+
+
+def test_unread_count_has_only_client_requests_after_the_given_offsets(broker: EmbeddedBroker) -> None:
+    topic = new_layout().requests_topic
+    create_topic(broker.client_config, topic, 3, {})
+    request = encode(heartbeat("g", "m"))
+    producer = kafka_clients.producer(broker.client_config)
+    for partition in (0, 1):
+        for key, value in (
+            (b"g", request),
+            (b"g", request),
+            (None, clock_record(1)),
+            (b"g", encode(TopicMetadata(group_id="g", topics={}))),
+            (b"1", pack([request, request, request])),
+            (b"g", b"no request, and answered or dead-lettered like one"),
+        ):
+            producer.send(topic, key=key, value=value, partition=partition)
+    producer.close()
+    assert count_unread(broker.client_config, topic, {0: 1, 1: 6, 2: 0}) == {0: 5, 1: 0, 2: 0}

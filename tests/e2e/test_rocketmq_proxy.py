@@ -7,8 +7,8 @@ import pytest
 from cli import main
 from embedded.broker import EmbeddedBroker
 from tests.harness.commands import invoke
-from tests.harness.rocketmq_cluster import RocketMqCluster, new_group
-from tests.harness.rocketmq_proxy import GrpcClients, rocketmq_proxy
+from tests.harness.rocketmq_clients import RocketMqCluster, new_group
+from tests.harness.rocketmq_front import GrpcClients, rocketmq_proxy
 from tests.harness.shared import PREFIX
 from tests.harness.waiting import wait_until
 
@@ -18,7 +18,7 @@ PATIENCE_S = 120.0
 
 
 @pytest.mark.usefixtures("layout")
-def test_grpc_clients_are_served_and_their_group_stays_the_proxys(
+def test_grpc_clients_are_served_and_only_the_proxy_has_their_group(
     rocketmq: RocketMqCluster, rocketmq_gateway: str, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     topic, group = rocketmq.create_topic(), new_group()

@@ -1,11 +1,11 @@
-"""Clients of both libraries at a real broker with TLS and SASL: who is let in, and what others are told."""
+"""Clients of both libraries at a real broker with TLS and SASL: who may connect, and what others are told."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cli import main
 from kafka_why.connections import kafka_clients
@@ -13,10 +13,9 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.refusals import ClusterRefused
 from streaming.service.topics import TopicsError, prepare_topics
 from tests.e2e.harness import new_layout
-from tests.harness.certificates import Authority
+from tests.harness.certificates import Authority, TokenEndpoint, TokenIssuer
 from tests.harness.commands import invoke
 from tests.harness.secured_broker import ADMIN, TOOLS, SecuredBroker, write_properties
-from tests.harness.tokens import TokenEndpoint, TokenIssuer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -41,8 +40,12 @@ def endpoint(secured: SecuredBroker) -> Iterator[TokenEndpoint]:
         yield endpoint
 
 
+def reading(config: ClientConfig) -> Consumer:
+    return kafka_clients.answers_consumer(config, max_record_bytes=1_000_000, on_error=lambda _: None)
+
+
 def use(config: ClientConfig) -> None:
-    """Make a topic by kafka-python, write to it and read it by librdkafka."""
+    """Create a topic by kafka-python, write to it and read it by librdkafka."""
     topic = "used"
     with closing(kafka_clients.admin(config)) as admin:
         if topic not in admin.list_topics():
@@ -52,8 +55,7 @@ def use(config: ClientConfig) -> None:
     producer.produce(topic, b"value", partition=0, on_delivery=lambda error, _: failed.append(error))
     assert producer.flush(20) == 0
     assert failed == [None]
-    with closing(kafka_clients.claims_consumer(config)) as consumer:
-        # As the guard of the owner does it: before any poll.
+    with closing(reading(config)) as consumer:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20, cached=False)
         consumer.assign([TopicPartition(topic, 0, end - 1)])
         record = consumer.poll(20)
@@ -184,5 +186,5 @@ def test_wrong_password_of_librdkafka_is_refused(secured: SecuredBroker) -> None
     properties = secured.security.client_properties(TOOLS, "SCRAM-SHA-256")
     login = properties["sasl.jaas.config"].replace("Passw0rd", "wrong")
     config = ClientConfig(secured.bootstrap_servers, properties | {"sasl.jaas.config": login})
-    with closing(kafka_clients.claims_consumer(config)) as consumer, pytest.raises(KafkaException):
+    with closing(reading(config)) as consumer, pytest.raises(KafkaException):
         consumer.list_topics(timeout=2)

@@ -1,4 +1,4 @@
-"""The ticker on a real broker: what its records claim, and when it claims nothing."""
+"""The ticker on a real broker: the times that its records attest, and when they attest none."""
 
 import time
 from collections.abc import Iterator
@@ -43,16 +43,16 @@ def ticking(broker: EmbeddedBroker, layout: TopicLayout, **options: Any) -> Iter
 
 
 def wait_for_rounds(ticker: Ticker, rounds: int = 3) -> None:
-    """Wait until time has come on this often."""
+    """Wait until the attested time has advanced this often."""
     for _ in range(rounds):
         before_ms = ticker.attested_ms
         wait_until(lambda before_ms=before_ms: ticker.attested_ms > before_ms, "the ticker's next round")  # type: ignore[misc]
 
 
 def rounds_of(broker: EmbeddedBroker, layout: TopicLayout) -> list[tuple[set[int], list[int]]]:
-    """Of each round of a lone ticker: the claims (one, in truth) and the append times of its records.
-
-    A round that is only being written is not one yet: a reader sees some of its partitions before the others.
+    """Return for each round of a single ticker the attested times (in truth one) and the append times of its
+    records. The last round may be incomplete, because a reader sees some partitions before others; it is
+    omitted.
     """
     by_partition: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
     for partition, claim_ms, append_ms in clock_claims(
@@ -66,7 +66,7 @@ def rounds_of(broker: EmbeddedBroker, layout: TopicLayout) -> list[tuple[set[int
 
 
 @pytest.mark.parametrize("lag_ms", [0, 700])
-def test_clock_record_attests_only_what_the_previous_round_proved(
+def test_clock_record_attests_no_time_after_the_previous_rounds_append_times(
     broker: EmbeddedBroker, layout: TopicLayout, lag_ms: int
 ) -> None:
     began_s = time.monotonic()
@@ -92,7 +92,7 @@ def test_concurrent_tickers_never_attest_too_early(broker: EmbeddedBroker, layou
 
 
 @pytest.mark.parametrize("step_ms", [-6_000, 3_600_000])
-def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
+def test_attested_time_stands_still_while_the_broker_clock_is_wrong(
     broker: EmbeddedBroker, layout: TopicLayout, step_ms: int
 ) -> None:
     apart_ms = [0]
@@ -109,7 +109,7 @@ def test_step_of_the_broker_clock_stops_time_until_it_is_undone(
 
 
 def comes_to_rest(broker: EmbeddedBroker, layout: TopicLayout) -> bool:
-    """Return True if no clock record comes in the time of many."""
+    """Return True if no clock record is written in a time that normally has many."""
     rounds = len(rounds_of(broker, layout))
     time.sleep(10 * INTERVAL_MS / 1000)
     return len(rounds_of(broker, layout)) == rounds
@@ -122,7 +122,7 @@ def read_all(broker: EmbeddedBroker, layout: TopicLayout, pace: MembersPace) -> 
     pace.batch_read({partition.partition: end for partition, end in ends.items()})
 
 
-def test_clock_records_are_rare_while_no_group_has_a_member(
+def test_clock_records_are_written_rarely_while_no_group_has_members(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streaming.service.clock.ticker.POLL_S", 0.05)

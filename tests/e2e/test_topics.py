@@ -1,4 +1,4 @@
-"""The coordinator's topics: made as they have to be, and refused when they are not."""
+"""The coordinator's topics: created with the required settings, and refused with others."""
 
 import socket
 
@@ -85,7 +85,7 @@ def test_all_problems_of_topics_are_reported_at_once(broker: EmbeddedBroker) -> 
     ]
 
 
-def test_deletion_by_size_is_refused_for_requests_and_else_reported(
+def test_size_retention_is_refused_for_requests_and_reported_for_other_topics(
     broker: EmbeddedBroker, admin: KafkaAdminClient
 ) -> None:
     layout = new_layout()
@@ -102,7 +102,7 @@ def test_deletion_by_size_is_refused_for_requests_and_else_reported(
 
 
 @pytest.mark.parametrize("max_bytes", [LEAST_REQUESTS_TOPIC_BYTES, CREATED_TOPIC_BYTES + 1])
-def test_record_limits_are_those_of_existing_topics(broker: EmbeddedBroker, max_bytes: int) -> None:
+def test_record_size_limits_are_those_of_the_existing_topics(broker: EmbeddedBroker, max_bytes: int) -> None:
     layout = new_layout()
     settings = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
     create_topic(
@@ -151,7 +151,7 @@ def test_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> N
             prepare_topics(ClientConfig(address), new_layout())
 
 
-def test_gateway_with_client_telemetry_needs_its_topic(broker: EmbeddedBroker) -> None:
+def test_gateway_with_client_telemetry_needs_the_telemetry_topic(broker: EmbeddedBroker) -> None:
     layout = new_layout()
     with pytest.raises(
         TopicsMissing, match=f"topic {layout.telemetry_topic} has 0 partitions, 1 are expected"

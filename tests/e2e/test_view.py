@@ -22,7 +22,7 @@ PATIENCE_S = 30.0
     [(False, "  generation 1  Stable (CompletingRebalance -> Stable): "), (True, "replica answering")],
 )
 def test_live_view_shows_a_group(options: GatewayOptions, terminal: bool, shown: str) -> None:
-    """As lines it begins at the end of the topic, so only a group that comes once it is there is seen."""
+    """The form with lines begins at the topic's end, so it shows only later groups."""
     screen, stop = StringIO(), threading.Event()
     console = Console(file=screen, width=160, height=10_000, force_terminal=terminal)
     view = LiveView(options.client_config, options.layout, console, replica=lambda: "answering")

@@ -99,7 +99,7 @@ def test_follow_shows_entries_written_after_its_start(broker: EmbeddedBroker, la
 
 
 def at(begin_ms: int, entry: HistoryEntry) -> HistoryEntry:
-    """Return the entry so much later."""
+    """Return the entry with its time shifted by this much."""
     last_ms = entry.last_rebalance_at_ms
     return replace(
         entry,
@@ -130,7 +130,7 @@ def test_since_reads_only_the_end_of_a_long_topic(
     assert told["notes"] == []
 
 
-def test_why_without_a_coordinator_says_so(broker: EmbeddedBroker) -> None:
+def test_why_without_coordinator_topics_asks_if_it_was_started(broker: EmbeddedBroker) -> None:
     told = why(broker, TopicLayout.named("nobody-was-here"), "orders")
     assert told.exit_code == 1
     assert "has the coordinator been started?" in told.stderr

@@ -1,5 +1,5 @@
-"""`why`, the page and `notify` at a cluster where nothing of ours was set up, as a user who may read
-`__consumer_offsets` alone.
+"""`why`, the page and `notify` at a cluster without our software, as a user who may only read
+`__consumer_offsets`.
 """
 
 import json
@@ -14,7 +14,10 @@ from click.testing import CliRunner, Result
 
 from cli import main
 from cli.processes.child import Children
+from embedded.broker import EmbeddedBroker, free_ports
+from embedded.java import HOST
 from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.page import cluster_followers
 from kafka_why.page.server import Page
@@ -24,6 +27,9 @@ from kafka_why.why import live_sources
 from kafka_why.why.live_sources import LiveOffsetsTopic
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import create_topic, wait_until
+from tests.harness.commands import invoke
+from tests.harness.recording_proxy import RecordingProxy
+from tests.harness.run_command import follow
 from tests.harness.secured_broker import (
     ADMIN,
     TOOLS,
@@ -76,7 +82,7 @@ def ask(broker: SecuredBroker, folder: Path, user: str, *arguments: str) -> Resu
 
 @contextmanager
 def page_of(broker: SecuredBroker, user: str) -> Iterator[str]:
-    """Yield a page of the brokers' own topic, which a user serves. Yield its address."""
+    """Run a page of the brokers' own topic as this user. Yield its address."""
     with (
         listening_at("127.0.0.1", 0) as listening,
         Page(
@@ -92,7 +98,9 @@ def shown(url: str) -> dict[str, Any]:
     return {line["group_id"]: line for line in found["groups"]} | {"remarks": " ".join(found["remarks"])}
 
 
-def test_page_shows_groups_after_the_fact(broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_shows_rebalances_from_before_its_start(
+    broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster_followers, "FIRST_MS", 0)  # so all that was before is read backwards
     monkeypatch.setattr(cluster_followers, "SLICE_RECORDS", 12)
     classic, epochs = new_group(), new_group()
@@ -120,7 +128,7 @@ def test_page_shows_groups_after_the_fact(broker: SecuredBroker, monkeypatch: py
         assert ({group["group_id"] for group in admin.list_groups()}, admin.list_topics()) == before
 
 
-def test_page_without_older_records_says_since_when_it_is_complete(
+def test_page_without_older_records_states_since_when_it_is_complete(
     broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_followers, "FIRST_MS", 0)
@@ -134,7 +142,7 @@ def test_page_without_older_records_says_since_when_it_is_complete(
         assert "no record has been read yet of" in shown(url)["remarks"]
 
 
-def test_page_polls_groups_where_the_topic_must_not_be_read(broker: SecuredBroker, tmp_path: Path) -> None:
+def test_page_polls_groups_without_read_access_to_the_topic(broker: SecuredBroker, tmp_path: Path) -> None:
     group, properties = new_group(), tmp_path / "poller.properties"
     write_properties(properties, broker.security.client_properties(POLLER))
     cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--client-config", str(properties))
@@ -152,7 +160,7 @@ def test_page_polls_groups_where_the_topic_must_not_be_read(broker: SecuredBroke
             assert "rdkafka" in response.read().decode()
 
 
-def test_notify_sends_each_rebalance_once_although_killed_before(
+def test_notify_sends_each_rebalance_once_despite_a_kill(
     broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -188,7 +196,7 @@ def test_notify_sends_each_rebalance_once_although_killed_before(
 
 
 @pytest.mark.parametrize("epochs", [False, True], ids=["classic", "consumer protocol"])
-def test_group_is_explained_after_the_fact(
+def test_why_explains_rebalances_of_a_group_that_has_become_empty(
     broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, epochs: bool
 ) -> None:
     monkeypatch.setattr(live_sources, "POLLING_S", 1)
@@ -239,3 +247,83 @@ def test_unknown_group_is_an_error(broker: SecuredBroker, tmp_path: Path) -> Non
         lambda: "is unknown" in ask(broker, tmp_path, READER, "why", "nobody").stderr,
         "the error about the group",
     )
+
+
+READS = {
+    "ApiVersions",
+    "ConsumerGroupDescribe",
+    "DescribeCluster",
+    "DescribeGroups",
+    "Fetch",
+    "FindCoordinator",
+    "ListGroups",
+    "ListOffsets",
+    "Metadata",
+    "OffsetFetch",
+    "ShareGroupDescribe",
+    "StreamsGroupDescribe",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, RecordingProxy]]:
+    """Yield a broker's address for members, and a proxy for all requests of the commands."""
+    ports, recorded = free_ports(), free_ports().client
+    with RecordingProxy(recorded) as proxy:
+        overrides = {
+            "listeners": f"CLIENT://{HOST}:{ports.client},RECORDED://{HOST}:{recorded},"
+            f"CONTROLLER://{HOST}:{ports.controller}",
+            "advertised.listeners": f"CLIENT://{HOST}:{ports.client},RECORDED://{proxy.address}",
+            "listener.security.protocol.map": "CLIENT:PLAINTEXT,RECORDED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            # So a group's first rebalance lasts long enough to be seen.
+            "group.initial.rebalance.delay.ms": "2000",
+        }
+        folder = tmp_path_factory.mktemp("broker")
+        with EmbeddedBroker(folder, ports=ports, overrides=overrides) as broker:
+            create_topic(ClientConfig(broker.bootstrap_servers), TOPIC, PARTITIONS, {})
+            yield broker.bootstrap_servers, proxy
+
+
+def follow_member(servers: str, group: str, *, epochs: bool) -> ConfluentMember:
+    return ConfluentMember(servers, group, TOPIC, is_of_consumer_protocol=epochs)
+
+
+@pytest.mark.parametrize(("source", "epochs"), [("offsets", False), ("polling", True)])
+def test_rebalances_are_explained_as_they_happen(
+    cluster: tuple[str, RecordingProxy], source: str, *, epochs: bool
+) -> None:
+    servers, proxy = cluster
+    group = new_group()
+    with closing(follow_member(servers, group, epochs=epochs)) as first:
+        share(first)
+        with follow(group, "--bootstrap-servers", proxy.address, "--source", source) as followed:
+            wait_until(lambda: len(followed.of("report")) == 1, "the report")
+            with closing(follow_member(servers, group, epochs=epochs)) as second:
+                share(first, second)
+                wait_until(lambda: len(followed.of("rebalance")) == 1, "the rebalance of the second member")
+            wait_until(lambda: len(followed.of("rebalance")) == 2, "the rebalance without it")
+    (report,) = followed.of("report")
+    assert (report["state"], len(report["members"])) == ("Stable", 1)
+    joined, gone = followed.of("rebalance")
+    assert [one["cause"]["kind"] for one in (joined, gone)] == [
+        "member joined",
+        "member left or expired",
+    ]
+    assert [one["moves"]["moved"] for one in (joined, gone)] == [PARTITIONS // 2] * 2
+    assert followed.of("entry")[-1]["to_state"] == "Stable"
+    assert {"Metadata", "ApiVersions"} <= proxy.apis <= READS
+
+
+def test_why_and_groups_commands_send_only_read_requests(cluster: tuple[str, RecordingProxy]) -> None:
+    servers, proxy = cluster
+    group = new_group()
+    with closing(follow_member(servers, group, epochs=False)) as alone:
+        share(alone)
+        for command in (
+            ["why", group],
+            ["groups", "list", "--state"],
+            ["groups", "describe", group, "--lag-seconds"],
+        ):
+            done = invoke(main, [*command, "--bootstrap-servers", proxy.address])
+            assert done.exit_code == 0, done.output
+    assert {"Fetch", "ListGroups", "ListOffsets"} <= proxy.apis <= READS

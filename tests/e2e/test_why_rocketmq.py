@@ -1,10 +1,9 @@
-"""`why --namesrv` and the page at a real RocketMQ cluster: each fault is made, and then reported."""
+"""`why --namesrv` and the page at a real RocketMQ cluster: each fault is caused, and then reported."""
 
 import asyncio
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -18,35 +17,24 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.server import Page
 from kafka_why.web import listening_at, url_of
 from kafka_why.why.rocketmq.polled.cluster import ClusterPoller
-from tests.harness.certificates import Authority
 from tests.harness.commands import invoke
-from tests.harness.followed import Followed, follow
-from tests.harness.rocketmq_clients import JavaClient, JavaClients
-from tests.harness.rocketmq_cluster import QUEUES, RocketMqCluster, embedded_rocketmq, new_group
-from tests.harness.run_command import hold
+from tests.harness.rocketmq_clients import (
+    QUEUES,
+    JavaClient,
+    JavaClients,
+    RocketMqCluster,
+    new_group,
+)
+from tests.harness.run_command import Followed, follow, hold
 from tests.harness.shared import PREFIX
 from tests.harness.waiting import wait_until
-
-ADMIN, SECRET = "admin-of-the-tests", "secret-of-the-tests"
-_AUTH = "org.apache.rocketmq.auth"
-ACLS = {
-    "registerNameServerPeriod": "10000",  # the name server may lose a broker right after its start
-    "authenticationEnabled": "true",
-    "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
-    "authenticationMetadataProvider": f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
-    "authorizationEnabled": "true",
-    "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
-    "authorizationMetadataProvider": f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
-    "initAuthenticationUser": json.dumps({"username": ADMIN, "password": SECRET}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ADMIN, "secretKey": SECRET}),
-}
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
 @pytest.fixture(scope="module")
 def others(rocketmq: RocketMqCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClients]:
-    """Yield clients in a process of their own, which may have the ids of the others."""
+    """Yield clients in their own process, whose ids may equal those of the other clients."""
     with JavaClients(rocketmq.name_server, tmp_path_factory.mktemp("others")) as clients:
         yield clients
         clients.kill()
@@ -103,7 +91,7 @@ def get(url: str) -> Any:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_holders_match_the_clients_and_unconsumed_messages_are_counted(rocketmq: RocketMqCluster) -> None:
+def test_why_shows_the_clients_own_queues_and_their_unconsumed_messages(rocketmq: RocketMqCluster) -> None:
     topic, group = rocketmq.create_topic(), new_group()
     first, second = (rocketmq.clients.push(group, topic) for _ in range(2))
     wait_until(lambda: {len(first.held), len(second.held)} == {3, 4}, "two consumers share the queues")
@@ -126,7 +114,7 @@ def test_holders_match_the_clients_and_unconsumed_messages_are_counted(rocketmq:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_duplicate_id_and_unread_queues_are_reported(rocketmq: RocketMqCluster, others: JavaClients) -> None:
+def test_duplicate_client_and_unread_queues_are_named(rocketmq: RocketMqCluster, others: JavaClients) -> None:
     topic, group = rocketmq.create_topic(), new_group()
     first = rocketmq.clients.push(group, topic, name="twin")
     second = others.push(group, topic, name="twin")
@@ -161,7 +149,9 @@ def test_different_subscriptions_are_reported_for_each_client(rocketmq: RocketMq
     assert "AllocateMessageQueueAveragelyByCircle" in found["different strategies"]["reason"]
 
 
-def test_suspended_client_is_silent_and_stands_still(rocketmq: RocketMqCluster, others: JavaClients) -> None:
+def test_suspended_client_is_reported_with_its_stalled_queues(
+    rocketmq: RocketMqCluster, others: JavaClients
+) -> None:
     topic, group = rocketmq.create_topic(), new_group()
     awake = rocketmq.clients.push(group, topic)
     asleep = others.push(group, topic)
@@ -192,7 +182,7 @@ def test_follow_reports_joins_leaves_and_moved_queues(rocketmq: RocketMqCluster)
 
 
 @pytest.mark.usefixtures("at_once", "layout")
-def test_holders_are_beside_the_gateways_history(
+def test_why_shows_polled_queue_holders_with_the_gateways_history(
     rocketmq: RocketMqCluster, rocketmq_gateway: str, broker: EmbeddedBroker
 ) -> None:
     """Polls reach the clients through the gateway, too."""
@@ -229,33 +219,3 @@ def test_holders_are_beside_the_gateways_history(
 def types(followed: Followed, client: JavaClient) -> set[str]:
     """Return the types of the entries about a client."""
     return {one["type"] for one in followed.of("entry") if (one["client_id"] or "").endswith(client.name)}
-
-
-def test_keys_and_tls_of_rocketmqs_own_files_open_a_secured_cluster(tmp_path: Path) -> None:
-    keys, tls = tmp_path / "tools.yml", tmp_path / "tls.properties"
-    trusted, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
-    server = trusted.issue("server")
-    with_tls = (
-        "-Dtls.server.mode=permissive",
-        "-Dtls.test.mode.enable=false",
-        f"-Dtls.server.certPath={server.chain}",
-        f"-Dtls.server.keyPath={server.key}",
-    )
-    with embedded_rocketmq(tmp_path / "cluster", overrides=ACLS, java_options=with_tls) as cluster:
-        asked = ["why", "g", "--namesrv", cluster.name_server.address]
-        wait_until(lambda: "no broker is registered" not in invoke(main, asked).output, "the broker")
-        refused = invoke(main, asked)
-        keys.write_text(f"accessKey: {ADMIN}\nsecretKey: wrong\n")
-        wrong = invoke(main, [*asked, "--rocketmq-acl", str(keys)])
-        keys.write_text(f"accessKey: {ADMIN}\nsecretKey: {SECRET}\n")
-        opened = []
-        for authority in (trusted, stranger):
-            verified = f"tls.client.authServer=true\ntls.client.trustCertPath={authority.certificate}\n"
-            tls.write_text(verified)
-            opened.append(invoke(main, [*asked, "--rocketmq-acl", str(keys), "--rocketmq-tls", str(tls)]))
-    for result in (refused, wrong):
-        assert "broker broker-a/0 refuses access: " in result.output
-        assert "reading needs GET on the group" in result.output
-    assert opened[0].output.strip() == "Error: no broker has a consumer or an offset of group g"
-    assert "CERTIFICATE_VERIFY_FAILED" in opened[1].output
-    assert {result.exit_code for result in (refused, wrong, *opened)} == {1}

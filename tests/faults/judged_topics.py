@@ -18,7 +18,7 @@ START_MS = 1_000_000
 
 @dataclass
 class Topics:
-    """Topics by hand: one request a second, each with its answer. Each method appends, and returns all."""
+    """Hand-made topics: one request a second, with its answer. Each method appends, and returns itself."""
 
     requests: list[Record] = field(default_factory=list)
     responses: list[Record] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Topics:
         topics = [{"name": TOPIC, "partition_indexes": [partition]}]
         return self.ask("OffsetFetch", answer, topics=topics, **fields)
 
-    def wrongs(self) -> set[StrEnum]:
+    def violations(self) -> set[StrEnum]:
         found = evidence(
             REQUESTS,
             requests=self.requests,
@@ -113,7 +113,7 @@ class Topics:
         )
         outcomes = Outcomes(self.committed, self.aborted)
         case = Case("c", TOPIC, self.outages, self.acknowledged, SESSION_MS, outcomes, SESSION_MS)
-        return {verdict.wrong for verdict in judge(found, case)}
+        return {verdict.violation for verdict in judge(found, case)}
 
 
 def dumped(content: dict[str, Any]) -> bytes:
@@ -126,5 +126,5 @@ def asked(partition: int, offset: int) -> list[dict[str, Any]]:
 
 
 def done(partition: int, error: int = 0) -> dict[str, Any]:
-    """Its answer."""
+    """Return the answer to a commit."""
     return {"topics": [{"name": TOPIC, "partitions": [{"partition_index": partition, "error_code": error}]}]}

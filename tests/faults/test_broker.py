@@ -1,6 +1,5 @@
-"""The embedded broker: a real Kafka that clients can use, that keeps its data, and that never outlives us.
-
-The one of `run` is started again when it ends.
+"""The embedded broker and RocketMQ: real servers that keep their data and never outlive their parent. `run`
+restarts its servers when they end.
 """
 
 import json
@@ -20,11 +19,15 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 from structlog.testing import capture_logs
 
-from embedded import broker_supervision
+from cli.run_gateway import ClusterToServe
+from embedded import supervision
 from embedded.broker import BrokerFailed, EmbeddedBroker, Ports
-from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import broker_archive
-from embedded.java import HOST
+from embedded.java import HOST, QUICK_COMPILER
+from embedded.rocketmq import BrokerNode, EmbeddedRocketMq, RocketMqFailed
+from embedded.supervision import ServerSupervisor
+from tests.e2e.harness import child_pids, command_of
+from tests.harness.rocketmq_clients import RocketMqAt, RocketMqCluster, new_group
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -75,7 +78,7 @@ signal.pause()
 """
 
 
-def test_next_broker_takes_over_from_an_orphaned_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_broker_takes_over_from_an_orphaned_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first replaces a remembered port that is taken, maps the archive of its classes, which `make setup`
     makes, and has its folder for itself.
     """
@@ -114,7 +117,7 @@ def is_over(pid_fd: int) -> bool:
     return select.select([pid_fd], [], [], 0)[0] == [pid_fd]
 
 
-def test_taken_port_is_reported(tmp_path: Path) -> None:
+def test_embedded_broker_reports_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerFailed, match=f"port {port} on {HOST} is taken"):
@@ -135,22 +138,23 @@ def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
     assert broker.pid is None
 
 
-def test_dead_broker_is_restarted_once_there_is_space_until_it_does_not_stay_up(
+def test_dead_broker_restarts_once_the_disk_has_space_unless_it_keeps_failing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first check of the space writes to a full device. It removes the link to that."""
-    monkeypatch.setattr(broker_supervision, "PAUSES_S", (0.1, 0.1))
+    monkeypatch.setattr(supervision, "PAUSES_S", (0.1, 0.1))
     monkeypatch.setattr("kafka_why.local_files._PROBE", "probe")
     broker, failures = EmbeddedBroker(tmp_path), list[str]()
-    with capture_logs() as logs, SupervisedBroker(broker, failures.append) as supervised:
-        servers = supervised.bootstrap_servers
+    supervisor = ServerSupervisor(broker, "the embedded broker", failures.append)
+    with capture_logs() as logs, broker, supervisor:
+        servers = broker.bootstrap_servers
         create_topic(servers, "kept")
         (tmp_path / "probe").symlink_to("/dev/full")
         kill(broker)
         wait_until(lambda: "the embedded broker runs again" in [it["event"] for it in logs], "another broker")
         (waits,) = [it for it in logs if it["event"] == "the embedded broker waits for space"]
         assert "No space left on device" in waits["reason"]
-        assert supervised.bootstrap_servers == servers
+        assert broker.bootstrap_servers == servers
         produce(servers, "kept", RECORDS)
         (tmp_path / "log" / "meta.properties").write_text("damaged")
         kill(broker)
@@ -163,3 +167,88 @@ def test_dead_broker_is_restarted_once_there_is_space_until_it_does_not_stay_up(
 def kill(broker: EmbeddedBroker) -> None:
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGKILL)
+
+
+ROCKETMQ_PARENT = """
+import signal, sys
+from pathlib import Path
+from embedded.rocketmq import EmbeddedRocketMq
+cluster = EmbeddedRocketMq(Path(sys.argv[1]))
+cluster.start()
+print(*(server.pid for server in cluster.servers), flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.one_form
+@pytest.mark.timeout(600)
+def test_embedded_rocketmq_keeps_messages_and_ports_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one replaces a remembered port that is taken. The second one is that of `run`. Its name
+    server is given up when it keeps failing.
+    """
+    monkeypatch.setattr(supervision, "PAUSES_S", (0.1, 0.1))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_COMPILER)
+    data, failures = tmp_path / "rocketmq", list[str]()
+    data.mkdir(mode=0o700)
+    with ExitStack() as stack:
+        with socket.create_server((HOST, 0)) as taken:
+            (data / "ports.json").write_text(json.dumps({"name-server": taken.getsockname()[1]}))
+            command = [sys.executable, "-W", "ignore", "-c", ROCKETMQ_PARENT, str(data)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+                assert parent.stdout is not None
+                ends = [os.pidfd_open(int(pid)) for pid in parent.stdout.readline().split()]
+                ports = json.loads((data / "ports.json").read_text())
+                name_server = f"{HOST}:{ports['name-server']}"
+                at = RocketMqAt(name_server, {"broker-a/0": f"{HOST}:{ports['broker-a/0']}"})
+                clients = stack.enter_context(RocketMqCluster(at, tmp_path / "clients"))
+                topic = clients.create_topic()
+                clients.clients.producer().send(topic, ["kept"])
+                parent.send_signal(signal.SIGKILL)
+        # At once, while the first is still ending: the folder passes from one to the other.
+        with capture_logs() as logs, ClusterToServe().started(tmp_path, failures.append) as (next_one,):
+            assert select.select(ends, [], [], 0)[0] == ends
+            assert next_one == name_server
+            admin = clients.clients.producer()
+            assert admin.brokers_of(topic) == at.brokers
+            assert first_message(clients, topic) == "kept"
+            names = ["name-server", "broker-a/0"]
+            for server in rocketmq_servers():
+                os.kill(server, signal.SIGKILL)
+            again = {f"the embedded RocketMQ {name} runs again" for name in names}
+            wait_until(lambda: again <= {it["event"] for it in logs}, "both servers")
+            wait_until(lambda: admin.brokers_of(topic) == at.brokers, "the route")
+            assert first_message(clients, topic) == "kept"
+            (data / "name-server" / "logback.xml").unlink()
+            (data / "name-server" / "logback.xml").mkdir()
+            os.kill(rocketmq_servers()[0], signal.SIGKILL)
+            wait_until(lambda: failures != [], "the name server is given up")
+        for end in ends:
+            os.close(end)
+    (failure,) = failures
+    assert failure.startswith("the embedded RocketMQ name-server was started again 2 times and does not stay")
+
+
+def rocketmq_servers() -> list[int]:
+    """Return the process ids of this process's embedded servers of RocketMQ, the name server first."""
+    watched = [pid for watchdog in child_pids(os.getpid()) for pid in child_pids(watchdog)]
+    mains = ("NamesrvStartup", "BrokerStartup")
+    return [pid for main in mains for pid in watched if main in command_of(pid)]
+
+
+def first_message(clients: RocketMqCluster, topic: str) -> str:
+    """Return what a new group receives first."""
+    consumer = clients.clients.push(new_group(), topic)
+    wait_until(lambda: consumer.bodies != [], "a message")
+    return consumer.bodies[0]
+
+
+@pytest.mark.one_form
+def test_failed_rocketmq_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
+    cluster = EmbeddedRocketMq(tmp_path, nodes=[BrokerNode(id=1, overrides={"brokerId": "0"})])
+    with pytest.raises(
+        RocketMqFailed, match=r"(?s)broker-a/1 did not start: .*server\.log:.*Slave's brokerId"
+    ):
+        cluster.start()
+    assert [server.pid for server in cluster.servers] == [None, None]

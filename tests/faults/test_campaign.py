@@ -1,12 +1,10 @@
 """A sample of the fault campaign, and a build with planted bugs that its judge has to catch."""
 
-import shutil
-
 import pytest
 
 from tests.campaigns.planted import BUGS, bug_of
 from tests.campaigns.playing import schedule
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 from tests.faults.campaign.kinds import KINDS
 from tests.faults.campaign.running import campaign
 from tests.faults.campaign.stage import ASSIGNMENTS, TRANSACTIONS
@@ -42,23 +40,25 @@ def test_clients_lose_nothing_under_random_faults() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_planted_bugs_are_caught() -> None:
-    """Groups have a bug each, of all kinds in turn, or none. The judge finds each bug, in groups of both of
+def test_fault_campaign_catches_planted_bugs() -> None:
+    """Each group has a bug, of all kinds in turn, or none. The judge finds each bug, in groups of both of
     Kafka's protocols, and nothing else.
     """
     faults = ["ticker stopped (the driver's Python held still)"] * 4
     result = campaign(SEED, len(faults), faults[:1], step="buggy", groups=WITH_BUGS, is_sample=True)
     assert not result.failure, result.failure
     caught = {(wrong, group) for wrong, group in result.found if wrong == bug_of(group)}
-    assert {wrong for wrong, _ in caught} == set(Wrong)
+    assert {wrong for wrong, _ in caught} == set(Violation)
     for protocol in ("classic", "consumer"):
         assert any(group.startswith(protocol) for _, group in caught), protocol
-    assert {bug_of(group) for _, group in result.found} == set(Wrong), "a group without a bug is judged sound"
-    shutil.rmtree(result.folder)
+    assert {bug_of(group) for _, group in result.found} == set(Violation), (
+        "a group without a bug is judged sound"
+    )
+    result.remove_folder()
 
 
 def test_equal_seeds_give_equal_schedules() -> None:
-    """With each kind once before any comes twice."""
+    """Each kind of fault occurs once before any occurs twice."""
     one, again, other = (
         [(fault.name, random.random()) for fault, random in schedule(seed, 40, KINDS)] for seed in (1, 1, 2)
     )

@@ -1,4 +1,4 @@
-"""Whether a query can ever continue: what happens to its topic on a real broker, and what is said of it."""
+"""Changes of the topic on a real broker after which a query can or can never continue, and their reports."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -73,8 +73,8 @@ def test_deleted_records_are_a_loss_unless_a_committed_batch_has_handled_them(lo
     assert log.loss(said) == {0: (HANDLED, HANDLED + 2)}
 
 
-def test_a_deleted_topic_is_a_loss_although_another_has_its_name_and_more_records(log: Log) -> None:
-    """Spark would read on in the other topic, from the offset in the checkpoint."""
+def test_deleted_topic_is_a_loss_even_if_it_was_created_again(log: Log) -> None:
+    """Spark would continue in the new topic, from the offset in the checkpoint."""
     log.delete_topic()
     assert log.loss(f"the topic {log.topic} does not exist any more") == {0: (HANDLED, None)}
     prepare_topics(log.client_config, log.layout)
@@ -82,8 +82,8 @@ def test_a_deleted_topic_is_a_loss_although_another_has_its_name_and_more_record
     assert log.loss("belongs to another topic: requests_topic_id was") == {0: (HANDLED, None)}
 
 
-def test_a_log_that_ends_before_what_was_handled_cannot_be_continued(log: Log) -> None:
-    """As after an unclean election. Spark would skip what is appended at the offsets that it has read."""
+def test_requests_log_that_ends_before_the_handled_offset_cannot_be_continued(log: Log) -> None:
+    """As after an unclean election. Spark would skip new records at the offsets that it has read."""
     path = spark_of(log.checkpoint) / "offsets" / "0"
     path.write_text(path.read_text().replace('"0":2', '"0":9'))
     with pytest.raises(
@@ -92,7 +92,7 @@ def test_a_log_that_ends_before_what_was_handled_cannot_be_continued(log: Log) -
         log.check()
 
 
-def test_added_partitions_stop_the_query_without_a_loss(log: Log) -> None:
+def test_added_partitions_stop_the_query_but_are_no_loss(log: Log) -> None:
     log.admin.create_partitions({log.topic: NewPartitions(log.layout.request_partitions + 1)})
     wait_until(lambda: len(log.admin.describe_topics([log.topic])[0]["partitions"]) == 2, "the partition")
     with pytest.raises(CannotContinue, match="request_partitions was 1 and is 2") as raised:

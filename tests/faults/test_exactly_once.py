@@ -6,7 +6,14 @@ from enum import StrEnum
 import pytest
 
 from tests.campaigns.verdict import Verdict
-from tests.transactions.checker import Copy, Wrong, copied_value, judge_copies, judge_counts, judge_offsets
+from tests.transactions.checker import (
+    Copy,
+    Violation,
+    copied_value,
+    judge_copies,
+    judge_counts,
+    judge_offsets,
+)
 from tests.transactions.fleet import PENDING_TIMEOUT_S
 from tests.transactions.running import campaign
 from tests.transactions.stage import STABLE_S
@@ -28,7 +35,7 @@ SOUND = [
 
 
 def kinds(verdicts: list[Verdict]) -> Counter[StrEnum]:
-    return Counter(verdict.wrong for verdict in verdicts)
+    return Counter(verdict.violation for verdict in verdicts)
 
 
 def test_judge_accepts_output_equal_to_the_input() -> None:
@@ -38,16 +45,16 @@ def test_judge_accepts_output_equal_to_the_input() -> None:
 @pytest.mark.parametrize(
     ("doctored", "found"),
     [
-        ([], {Wrong.LOST: 6}),
-        (SOUND[1:], {Wrong.LOST: 1}),
-        ([*SOUND, SOUND[0]], {Wrong.TWICE: 1}),
-        ([*SOUND[:2], *SOUND[:2], *SOUND[2:]], {Wrong.TWICE: 2}),
-        ([SOUND[1], SOUND[0], *SOUND[2:]], {Wrong.ORDER: 1}),
-        ([*SOUND, *copies(b"0-4")], {Wrong.UNKNOWN: 1}),
-        ([*SOUND[:4], SOUND[4]._replace(partition=0), SOUND[5]], {Wrong.UNKNOWN: 1, Wrong.LOST: 1}),
+        ([], {Violation.LOST: 6}),
+        (SOUND[1:], {Violation.LOST: 1}),
+        ([*SOUND, SOUND[0]], {Violation.TWICE: 1}),
+        ([*SOUND[:2], *SOUND[:2], *SOUND[2:]], {Violation.TWICE: 2}),
+        ([SOUND[1], SOUND[0], *SOUND[2:]], {Violation.ORDER: 1}),
+        ([*SOUND, *copies(b"0-4")], {Violation.UNKNOWN: 1}),
+        ([*SOUND[:4], SOUND[4]._replace(partition=0), SOUND[5]], {Violation.UNKNOWN: 1, Violation.LOST: 1}),
     ],
 )
-def test_doctored_copies_are_caught(doctored: list[Copy], found: dict[Wrong, int]) -> None:
+def test_judge_catches_doctored_copies(doctored: list[Copy], found: dict[Violation, int]) -> None:
     assert kinds([*judge_copies(INPUTS, doctored)]) == found
 
 
@@ -59,29 +66,29 @@ def counts(word: str, *numbers: int) -> list[Copy]:
     ("outputs", "found"),
     [
         (counts("a", 1, 2, 3), {}),
-        (counts("a", 1, 3), {Wrong.LOST: 1}),
-        (counts("a", 1, 2), {Wrong.LOST: 1}),
-        (counts("a", 1, 2, 2, 3), {Wrong.TWICE: 1}),
-        (counts("a", 1, 2, 3, 4), {Wrong.TWICE: 1}),
-        (counts("a", 1, 3, 2), {Wrong.ORDER: 1}),
-        ([*counts("a", 1, 2, 3), *counts("b", 1)], {Wrong.UNKNOWN: 1}),
+        (counts("a", 1, 3), {Violation.LOST: 1}),
+        (counts("a", 1, 2), {Violation.LOST: 1}),
+        (counts("a", 1, 2, 2, 3), {Violation.TWICE: 1}),
+        (counts("a", 1, 2, 3, 4), {Violation.TWICE: 1}),
+        (counts("a", 1, 3, 2), {Violation.ORDER: 1}),
+        ([*counts("a", 1, 2, 3), *counts("b", 1)], {Violation.UNKNOWN: 1}),
     ],
 )
-def test_wrong_word_counts_are_caught(outputs: list[Copy], found: dict[Wrong, int]) -> None:
+def test_judge_catches_wrong_word_counts(outputs: list[Copy], found: dict[Violation, int]) -> None:
     assert kinds([*judge_counts({"a": 3}, outputs)]) == found
 
 
-def test_wrong_offsets_are_caught() -> None:
+def test_judge_catches_wrong_offsets() -> None:
     assert [*judge_offsets({0: 5, 1: 0}, {0: 5}, ())] == []
-    assert kinds([*judge_offsets({0: 5}, {0: 4}, ())]) == {Wrong.OFFSET: 1}
-    assert kinds([*judge_offsets({0: 5}, {}, {0})]) == {Wrong.PENDING: 1}
+    assert kinds([*judge_offsets({0: 5}, {0: 4}, ())]) == {Violation.OFFSET: 1}
+    assert kinds([*judge_offsets({0: 5}, {}, {0})]) == {Violation.PENDING: 1}
 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-def test_each_record_is_copied_once_whatever_breaks() -> None:
+def test_transactional_client_copies_each_record_once_whatever_breaks() -> None:
     """A sample of `make transactions-campaign`: librdkafka's loop, and one fault of each place. A gateway is
-    held still, not killed: librdkafka may wait until its timeout when its only broker is started again.
+    paused, not killed: librdkafka may wait until its timeout when its only broker is restarted.
     """
     kinds = ["instance killed", "gateway held still", "follower's thread killed"]
     result = campaign(SEED, len(kinds), ["librdkafka"], kinds)

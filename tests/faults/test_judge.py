@@ -1,4 +1,4 @@
-"""The judge of the campaign: it finds nothing in sound topics, and each wrong in doctored ones."""
+"""The judge of the campaign: it finds nothing in correct topics, and each planted error in doctored ones."""
 
 import ast
 import base64
@@ -12,7 +12,7 @@ from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartitio
 from tests.campaigns import reading, verdict
 from tests.campaigns.stage import in_force
 from tests.faults.campaign.judge import judging
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 from tests.faults.judged_topics import REQUESTS, SESSION_MS, TOPIC, Topics
 
 PACKAGES = {path.parent.name for path in Path(__file__).parents[2].glob("*/__init__.py")} - {"tests"}
@@ -65,7 +65,7 @@ class Group(Topics):
 
 
 def sound() -> Group:
-    """Two members share two partitions, heartbeat, commit, and one of them falls silent and expires."""
+    """Two members share two partitions, heartbeat and commit. One of them falls silent and expires."""
     dealt = {"m1": share(0), "m2": share(1)}
     group = Group().event("GroupCreated").join("m1").join("m2").event("CompletingRebalance", generation=1)
     group.sync("m1", dealt["m1"], dealt).event("Stable", generation=1).sync("m2", dealt["m2"])
@@ -75,33 +75,33 @@ def sound() -> Group:
 
 
 Doctor = Callable[[Group], Topics]
-DOCTORED: dict[str, tuple[Wrong, Doctor]] = {
-    "request without an answer": (Wrong.LOST, lambda it: it.ask("Heartbeat", None, member_id="m1")),
-    "entry that is missing": (Wrong.LOST, lambda it: it.event("Stable", seq=it.seq + 2)),
-    "another answer": (Wrong.DIFFERENT, lambda it: it.heartbeat().answer(error_code=27)),
-    "answer to nothing": (Wrong.DIFFERENT, lambda it: it.answer_nothing()),
-    "another early answer": (Wrong.DIFFERENT, lambda it: it.heartbeat().answer("3.1", error_code=27)),
+DOCTORED: dict[str, tuple[Violation, Doctor]] = {
+    "request without an answer": (Violation.LOST, lambda it: it.ask("Heartbeat", None, member_id="m1")),
+    "entry that is missing": (Violation.LOST, lambda it: it.event("Stable", seq=it.seq + 2)),
+    "another answer": (Violation.DIFFERENT, lambda it: it.heartbeat().answer(error_code=27)),
+    "answer to nothing": (Violation.DIFFERENT, lambda it: it.answer_nothing()),
+    "another early answer": (Violation.DIFFERENT, lambda it: it.heartbeat().answer("3.1", error_code=27)),
     "another early answer behind an old marker": (
-        Wrong.DIFFERENT,
+        Violation.DIFFERENT,
         lambda it: it.mark("3.1").mark("2.9").heartbeat().answer("3.1", error_code=27),
     ),
     # The query has none, because the member has sent a newer request.
-    "early answer alone": (Wrong.DIFFERENT, lambda it: it.superseded().answer("3.1")),
-    "early answer to nothing": (Wrong.DIFFERENT, lambda it: it.answer_nothing("3.1")),
-    "another entry": (Wrong.DIFFERENT, lambda it: it.event("Stable", seq=it.seq, reason="written again")),
-    "expired in spite of a heartbeat": (Wrong.EXPIRED, lambda it: it.removed("m1")),
+    "early answer alone": (Violation.DIFFERENT, lambda it: it.superseded().answer("3.1")),
+    "early answer to nothing": (Violation.DIFFERENT, lambda it: it.answer_nothing("3.1")),
+    "another entry": (Violation.DIFFERENT, lambda it: it.event("Stable", seq=it.seq, reason="written again")),
+    "expired in spite of a heartbeat": (Violation.EXPIRED, lambda it: it.removed("m1")),
     # The heartbeat stands before the removal in the log, and was handled after it.
     "expired in spite of a heartbeat that is then refused": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: it.heartbeat(error=25).later(1_000).removed("m1"),
     ),
     "expired because of an outage": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: it.outage(1, 60_000).later(65_000).removed("m1"),
     ),
     # The outage does not count.
     "pending id expired early": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: (
             it.give_id()
             .outage(1_000, 61_000)
@@ -110,7 +110,7 @@ DOCTORED: dict[str, tuple[Wrong, Doctor]] = {
         ),
     ),
     "expired although it rejoined": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: (
             it.event("PreparingRebalance")
             .join("m1")
@@ -118,25 +118,25 @@ DOCTORED: dict[str, tuple[Wrong, Doctor]] = {
             .removed("m1", "did not rejoin within the rebalance timeout")
         ),
     ),
-    "forgotten": (Wrong.EXPIRED, lambda it: it.heartbeat(error=25)),
+    "forgotten": (Violation.EXPIRED, lambda it: it.heartbeat(error=25)),
     "silent connection that sent a heartbeat": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: (
             it.ask("HEART_BEAT_CONSUMER", {"code": 0}, "g", connection="c1")
             .later(5_000)
             .event("ConsumerRemoved", connection="c1", cause="scan at 1")
         ),
     ),
-    "offset rolled back": (Wrong.OFFSET, lambda it: it.fetch(3)),
-    "offset rolled back on the topic": (Wrong.OFFSET, lambda it: it.publish(0, 0)),
-    "commit that is acknowledged and in no log": (Wrong.OFFSET, lambda it: it.acknowledge(77)),
+    "offset rolled back": (Violation.OFFSET, lambda it: it.fetch(3)),
+    "offset rolled back on the topic": (Violation.OFFSET, lambda it: it.publish(0, 0)),
+    "commit that is acknowledged and in no log": (Violation.OFFSET, lambda it: it.acknowledge(77)),
     "partition of two": (
-        Wrong.OWNERS,
+        Violation.OWNERS,
         lambda it: it.sync("m1", share(0), {"m3": share(1)}).sync("m3", share(1)),
     ),
-    "assignment that no leader gave": (Wrong.OWNERS, lambda it: it.sync("m2", share(5))),
-    "two leaders": (Wrong.OWNERS, lambda it: it.join("m3", leader="m3")),
-    "queue of two": (Wrong.OWNERS, lambda it: it.lock("A").lock("B")),
+    "assignment that no leader gave": (Violation.OWNERS, lambda it: it.sync("m2", share(5))),
+    "two leaders": (Violation.OWNERS, lambda it: it.join("m3", leader="m3")),
+    "queue of two": (Violation.OWNERS, lambda it: it.lock("A").lock("B")),
 }
 ALLOWED: dict[str, Doctor] = {
     "nothing more": lambda it: it,
@@ -164,17 +164,17 @@ ALLOWED: dict[str, Doctor] = {
 
 
 @pytest.mark.parametrize(("wrong", "doctor"), DOCTORED.values(), ids=DOCTORED)
-def test_judge_finds_the_wrong_in_doctored_topics(wrong: Wrong, doctor: Doctor) -> None:
-    assert doctor(sound()).wrongs() == {wrong}
+def test_judge_finds_the_planted_error_in_doctored_topics(wrong: Violation, doctor: Doctor) -> None:
+    assert doctor(sound()).violations() == {wrong}
 
 
 @pytest.mark.parametrize("doctor", ALLOWED.values(), ids=ALLOWED)
 def test_allowed_deviation_passes_the_judge(doctor: Doctor) -> None:
-    assert doctor(sound()).wrongs() == set()
+    assert doctor(sound()).violations() == set()
 
 
-def test_judge_imports_nothing_of_what_it_judges() -> None:
-    """Neither the packages of this project nor what imports them."""
+def test_judge_does_not_import_the_code_it_judges() -> None:
+    """Neither does it import modules that import this project's packages."""
     assert "state" in PACKAGES
     own: Any = (reading, verdict)
     for path in [*Path(judging.__file__).parent.glob("*.py"), *(Path(it.__file__) for it in own)]:
@@ -187,7 +187,7 @@ def test_judge_imports_nothing_of_what_it_judges() -> None:
 
 
 def test_outage_written_only_by_a_deposed_owner_does_not_count() -> None:
-    """The newest owner's record decides from its first outage on. What is older than all of its own stays."""
+    """The newest owner's record replaces everything from its first outage on. Older outages stay."""
     assert in_force({(1, 2), (5, 6)}, {(5, 6), (8, 9)}) == {(1, 2), (5, 6), (8, 9)}
     assert in_force({(5, 6), (11, 13)}, {(5, 6), (10, 12)}) == {(5, 6), (10, 12)}
     assert in_force({(1, 2)}, ()) == {(1, 2)}

@@ -1,4 +1,4 @@
-"""The judge on groups of the consumer protocol: nothing in sound topics, and each wrong in doctored ones."""
+"""The judge on consumer groups: it finds nothing in correct topics, and each error in doctored ones."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 from tests.faults.judged_topics import SESSION_MS, Topics
 
 ORDERS = str(UUID(int=1))
@@ -76,47 +76,47 @@ def sound() -> Group:
 
 
 Doctor = Callable[[Group], Topics]
-DOCTORED: dict[str, tuple[Wrong, Doctor]] = {
-    "request without an answer": (Wrong.LOST, lambda it: it.ask(HEARTBEAT, None, member_id="m1")),
-    "another answer": (Wrong.DIFFERENT, lambda it: it.beat("m1", 2).answer(error_code=27)),
+DOCTORED: dict[str, tuple[Violation, Doctor]] = {
+    "request without an answer": (Violation.LOST, lambda it: it.ask(HEARTBEAT, None, member_id="m1")),
+    "another answer": (Violation.DIFFERENT, lambda it: it.beat("m1", 2).answer(error_code=27)),
     "expired in spite of a heartbeat": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: it.beat("m1", 2).later(SESSION_MS - 1).removed("m1"),
     ),
     "expired in spite of a heartbeat that is then refused": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: it.refused(25, "m1", 2).later(SESSION_MS - 1).removed("m1"),
     ),
     "expired because of an outage": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: it.outage(1, 60_000).later(65_000).removed("m1"),
     ),
-    "removed with nothing to revoke": (Wrong.EXPIRED, lambda it: it.removed("m1", UNREVOKED)),
+    "removed with nothing to revoke": (Violation.EXPIRED, lambda it: it.removed("m1", UNREVOKED)),
     "removed with time left to revoke": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: it.beat("m1", 2, given=[]).later(59_000).removed("m1", UNREVOKED),
     ),
-    "forgotten": (Wrong.EXPIRED, lambda it: it.refused(25, "m1", 2)),
-    "fenced with its epoch": (Wrong.EXPIRED, lambda it: it.refused(110, "m1", 2)),
+    "forgotten": (Violation.EXPIRED, lambda it: it.refused(25, "m1", 2)),
+    "fenced with its epoch": (Violation.EXPIRED, lambda it: it.refused(110, "m1", 2)),
     "fenced after a lost answer": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: it.beat("m1", 2, 3).refused(110, "m1", 2, owned=[0]),
     ),
-    "commit with its epoch refused": (Wrong.EXPIRED, lambda it: it.commit(12, epoch=2, error=113)),
-    "fetch with its epoch refused": (Wrong.EXPIRED, lambda it: it.fetched(-1, error=113)),
+    "commit with its epoch refused": (Violation.EXPIRED, lambda it: it.commit(12, epoch=2, error=113)),
+    "fetch with its epoch refused": (Violation.EXPIRED, lambda it: it.fetched(-1, error=113)),
     "instance id of nobody else": (
-        Wrong.EXPIRED,
+        Violation.EXPIRED,
         lambda it: it.static("s2").refused(82, "s2", 2, instance_id="i"),
     ),
-    "offset rolled back": (Wrong.OFFSET, lambda it: it.fetched(3)),
-    "commit that is acknowledged and in no log": (Wrong.OFFSET, lambda it: it.acknowledge(77)),
-    "partition of two": (Wrong.OWNERS, lambda it: it.beat("m2", 2, 3, given=[0, 1])),
+    "offset rolled back": (Violation.OFFSET, lambda it: it.fetched(3)),
+    "commit that is acknowledged and in no log": (Violation.OFFSET, lambda it: it.acknowledge(77)),
+    "partition of two": (Violation.OWNERS, lambda it: it.beat("m2", 2, 3, given=[0, 1])),
     "partition that is not given up yet": (
-        Wrong.OWNERS,
+        Violation.OWNERS,
         lambda it: it.beat("m1", 2, given=[]).beat("m2", 2, 3, given=[0, 1]),
     ),
     "partitions of a static member that is there": (
-        Wrong.OWNERS,
+        Violation.OWNERS,
         lambda it: it.static("s2", 2).static("s3", 2),
     ),
 }
@@ -161,10 +161,10 @@ ALLOWED: dict[str, Doctor] = {
 
 
 @pytest.mark.parametrize(("wrong", "doctor"), DOCTORED.values(), ids=DOCTORED)
-def test_judge_finds_the_wrong_in_doctored_epochs(wrong: Wrong, doctor: Doctor) -> None:
-    assert doctor(sound()).wrongs() == {wrong}
+def test_judge_finds_the_planted_error_in_doctored_epochs(wrong: Violation, doctor: Doctor) -> None:
+    assert doctor(sound()).violations() == {wrong}
 
 
 @pytest.mark.parametrize("doctor", ALLOWED.values(), ids=ALLOWED)
 def test_allowed_deviation_of_epoch_groups_passes_the_judge(doctor: Doctor) -> None:
-    assert doctor(sound()).wrongs() == set()
+    assert doctor(sound()).violations() == set()

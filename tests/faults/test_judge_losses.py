@@ -1,4 +1,4 @@
-"""The judge of lost requests: it finds nothing in a sound loss, and each planted bug."""
+"""The judge of lost requests: it accepts a loss that was handled correctly, and finds each planted bug."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.faults.campaign.judge.losses import (
     handled_ends,
     read_report,
 )
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 
 LOST_S = 100.0
 STORED, WAITING, GONE = (("stored", "orders", 0), ("waiting", "orders", 1), ("gone", "orders", 2))
@@ -38,13 +38,13 @@ def reported(offset: int | None, requests: int = 2, key: Key = GONE) -> Report:
 
 
 def reported_beside() -> Report:
-    """Return a report that names a group of nobody, too."""
+    """Return a report that also names a group without clients."""
     groups = [*reported(3).groups, ReportedGroup("other", 1, [])]
     return msgspec.structs.replace(reported(3), requests=3, groups=groups)
 
 
 def sound(last_s: float = LOST_S + 0.25) -> Loss:
-    """Return a loss: one commit is stored, another waits, two of a third group are gone and reported."""
+    """Return a correct loss: one commit is stored, another waits, two of a third group are reported."""
     commits = [
         acknowledged(STORED, 7, LOST_S - 2),
         acknowledged(WAITING, 4, LOST_S - 1),
@@ -73,14 +73,14 @@ def handled_later() -> Loss:
     return replace(loss, commits=[*loss.commits, late], stored={**loss.stored, STORED: 8})
 
 
-def wrongs(loss: Loss) -> list[str]:
+def violations(loss: Loss) -> list[str]:
     verdicts = list(loss.judge())
-    assert {verdict.wrong for verdict in verdicts} <= {Wrong.LOST}
+    assert {verdict.violation for verdict in verdicts} <= {Violation.LOST}
     return [verdict.sentence for verdict in verdicts]
 
 
-def test_consistent_loss_passes_the_judge() -> None:
-    assert wrongs(sound()) == []
+def test_loss_judge_accepts_a_consistent_loss() -> None:
+    assert violations(sound()) == []
     assert sound().silence_s == 0.25
 
 
@@ -116,8 +116,8 @@ def test_consistent_loss_passes_the_judge() -> None:
         "a sum that is wrong",
     ],
 )
-def test_planted_bug_is_caught(loss: Loss, wrong: str) -> None:
-    (sentence,) = wrongs(loss)
+def test_loss_judge_catches_each_planted_bug(loss: Loss, wrong: str) -> None:
+    (sentence,) = violations(loss)
     assert sentence.startswith(wrong)
 
 
@@ -138,11 +138,11 @@ def test_planted_bug_is_caught(loss: Loss, wrong: str) -> None:
         "two partitions of one request",
     ],
 )
-def test_allowed_loss_passes_the_judge(loss: Loss) -> None:
-    assert wrongs(loss) == []
+def test_loss_judge_accepts_an_allowed_loss(loss: Loss) -> None:
+    assert violations(loss) == []
 
 
-def test_clear_refusal_passes_the_judge() -> None:
+def test_judge_counts_no_loss_for_a_refusal_with_a_clear_reason() -> None:
     assert list(Refusal([Ended(1, SAID)] * 2, REASONS, [200, 503]).judge()) == []
 
 
@@ -169,8 +169,8 @@ def test_clear_refusal_passes_the_judge() -> None:
         "never asked",
     ],
 )
-def test_unclear_refusal_is_caught(refusal: Refusal) -> None:
-    assert {verdict.wrong for verdict in refusal.judge()} == {Wrong.LOST}
+def test_judge_catches_a_refusal_without_a_clear_reason(refusal: Refusal) -> None:
+    assert {verdict.violation for verdict in refusal.judge()} == {Violation.LOST}
 
 
 def test_log_beginning_after_the_handled_offset_is_a_loss() -> None:

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 from tests.faults.judged_topics import Topics, asked, done
 
 PENDING = 88
@@ -84,10 +84,10 @@ ALLOWED: dict[str, Doctor] = {
 
 
 @pytest.mark.parametrize("doctor", DOCTORED.values(), ids=DOCTORED)
-def test_judge_finds_the_wrong_in_doctored_transactions(doctor: Doctor) -> None:
-    assert doctor(sound()).wrongs() == {Wrong.OFFSET}
+def test_judge_finds_the_planted_error_in_doctored_transactions(doctor: Doctor) -> None:
+    assert doctor(sound()).violations() == {Violation.OFFSET}
 
 
 @pytest.mark.parametrize("doctor", ALLOWED.values(), ids=ALLOWED)
 def test_allowed_deviation_of_transactions_passes_the_judge(doctor: Doctor) -> None:
-    assert doctor(sound()).wrongs() == set()
+    assert doctor(sound()).violations() == set()

@@ -1,4 +1,4 @@
-"""When a standby claims the topics: on a real broker, with clock records, and without Spark."""
+"""The claims of a standby: on a real broker, with clock records, and without Spark."""
 
 import threading
 import time
@@ -91,7 +91,7 @@ def test_standby_claims_only_after_clock_records_stop(broker: EmbeddedBroker, la
 
 
 def longest_silence_s(broker: EmbeddedBroker, layout: TopicLayout) -> float:
-    """For how long no clock record came to the first partition, at most: a busy machine delays them."""
+    """Return the longest time without a clock record in the first partition: a busy machine delays them."""
     until_ms = int(time.time() * 1000)
     claims = clock_claims(read_topic(broker.client_config, layout.requests_topic))
     appended_ms = [at_ms for partition, _, at_ms in claims if partition == 0]
@@ -117,7 +117,7 @@ def test_standby_claims_new_topics_and_those_of_its_own_folder_at_once(
             assert standby.ownership.epoch == epoch
 
 
-def test_folders_of_the_same_path_on_machines_of_the_same_name_are_distinguished(
+def test_equal_paths_on_machines_of_the_same_name_are_distinguished(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     claim_topics(broker, layout, claim_of("one", place="first/1"))
@@ -125,7 +125,7 @@ def test_folders_of_the_same_path_on_machines_of_the_same_name_are_distinguished
         claim_topics(broker, layout, claim_of("one", place="second/1"))
 
 
-def test_claim_that_is_released_is_taken_without_a_wait(
+def test_released_claim_is_taken_over_without_a_wait(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The active coordinator has ended in order, as for an upgrade."""
@@ -150,7 +150,7 @@ def waiting_after(first: TopicsOwnership, broker: EmbeddedBroker, layout: TopicL
         yield standby
 
 
-def test_of_two_standbys_one_takes_over_and_the_other_waits_for_it(
+def test_one_of_two_standbys_takes_over_and_the_other_keeps_waiting(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Until the first one's clock records come, which may be late on a busy machine, silence shows nothing.
@@ -170,14 +170,14 @@ def test_of_two_standbys_one_takes_over_and_the_other_waits_for_it(
 
 
 def test_standby_for_another_state_is_refused(broker: EmbeddedBroker, layout: TopicLayout) -> None:
-    """It would wait for ever, or answer every request again."""
+    """It would wait for ever, or repeat the answer to every request."""
     claim_topics(broker, layout, claim_of("one"))
     with waiting(broker, layout, state="another") as standby:
         wait_until(lambda: standby.error is not None, "the refusal")
         assert "belong to the state of another folder" in str(standby.error)
 
 
-def test_broker_outage_stops_time_and_silence_causes_no_takeover(tmp_path: Path) -> None:
+def test_standby_does_not_take_over_because_of_a_broker_outage(tmp_path: Path) -> None:
     """The owner cannot append clock records then. It must not lose the topics because of that."""
     layout = TopicLayout.named(f"test-{uuid4()}")
     with EmbeddedBroker(tmp_path / "broker") as broker:

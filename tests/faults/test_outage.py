@@ -1,4 +1,4 @@
-"""When an outage ends without a gateway in the coordinator's process: with the first request of a client.
+"""The end of an outage without a gateway in the coordinator's process: the first request of a client.
 
 tests/slow/test_run.py has an outage that is longer than the sessions.
 """
@@ -59,7 +59,7 @@ def requests(broker: EmbeddedBroker) -> Iterator[Requests]:
 
 
 def silence() -> None:
-    """Longer than what tells an outage from a coordinator's ordinary pauses."""
+    """Wait longer than the silence by which an outage differs from a coordinator's ordinary pauses."""
     over_s = time.monotonic() + 2 * SILENCE_MS / 1000
     wait_until(lambda: time.monotonic() > over_s, "a silence")
 
@@ -87,7 +87,7 @@ def test_clock_records_do_not_end_the_outage(requests: Requests) -> None:
 
 
 def test_requests_of_the_coordinators_own_process_do_not_end_the_outage(requests: Requests) -> None:
-    """The follower asks a group again before any client is back."""
+    """The transaction follower sends a request to a group before any client returns."""
     end = requests.tick()
     silence()
     first = requests.first_since(end)
@@ -97,7 +97,7 @@ def test_requests_of_the_coordinators_own_process_do_not_end_the_outage(requests
 
 
 def test_request_written_during_the_outage_ends_it(requests: Requests) -> None:
-    """Gateways were there all along."""
+    """Gateways ran all the time."""
     end = requests.tick()
     silence()
     requests.request()
@@ -111,6 +111,6 @@ def test_later_request_ends_the_outage(requests: Requests) -> None:
     assert comes(first, timeout_s=30)
 
 
-def test_service_that_stops_waits_for_no_request(requests: Requests) -> None:
+def test_stopping_service_does_not_wait_for_a_request(requests: Requests) -> None:
     with closing(requests.first_since(requests.tick())) as first:
         assert not first.wait(3_600, lambda: True)

@@ -1,4 +1,4 @@
-"""Whose the topics are: claims on a real broker. `test_campaign` has coordinators in processes of their own.
+"""Claims on the topics at a real broker. `test_campaign` has coordinators in their own processes.
 
 Two coordinators on the same topics with different folders would answer every request twice, and differently.
 """
@@ -60,7 +60,7 @@ def claim_topics(
     take_over: bool = False,
     moved: Moved | None = None,
 ) -> int:
-    """Claim the topics, for good; the epoch."""
+    """Claim the topics permanently. Return the epoch."""
     with TopicsOwnership(broker.client_config, layout) as ownership:
         ownership.claim(claim, take_over=take_over, moved=moved)
         return ownership.epoch
@@ -85,14 +85,14 @@ def ticking(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None
 
 @contextmanager
 def running(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None) -> Iterator[None]:
-    """Yield a coordinator runs, by its clock records. One that is late on a busy machine is waited for."""
+    """Append a coordinator's clock records until the block ends. Late ones are awaited."""
     with pytest.MonkeyPatch.context() as patch, ticking(broker, layout, owner_epoch):
         patch.setattr("streaming.service.ownership.owner.SILENCE_MS", 60_000)
         yield
 
 
 def test_same_folder_reclaims_its_topics_without_waiting(broker: EmbeddedBroker, layout: TopicLayout) -> None:
-    """As after SIGKILL: who holds the folder's lock need not ask whether the other one runs."""
+    """As after SIGKILL: the holder of the folder's lock need not check if another process runs."""
     assert claim_topics(broker, layout, claim_of("one")) == 1
     with running(broker, layout, owner_epoch=1):
         assert claim_topics(broker, layout, claim_of("one")) == 2
@@ -101,14 +101,14 @@ def test_same_folder_reclaims_its_topics_without_waiting(broker: EmbeddedBroker,
 def test_same_state_on_another_machine_is_refused_while_the_first_runs(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
-    """A copy of the folder: its lock says nothing."""
+    """The lock of a copied folder proves nothing."""
     claim_topics(broker, layout, claim_of("one"))
     with running(broker, layout, owner_epoch=1), pytest.raises(NotOwner, match="that is running"):
         claim_topics(broker, layout, claim_of("one", host="another"))
     assert claim_topics(broker, layout, claim_of("one", host="another")) == 2
 
 
-def test_other_folder_is_refused_by_the_owners_name(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+def test_topics_owned_by_another_folder_are_refused(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     claim_topics(broker, layout, claim_of("one"))
     named = rf"process {os.getpid()} on {HOST}, folder /data/one, since 2023-11-14T22:13:20\+00:00, epoch 1"
     with running(broker, layout, owner_epoch=1):
@@ -132,7 +132,7 @@ def test_coordinator_without_a_claim_is_noticed_by_its_clock_records(
 def test_refusal_names_the_owner_that_claimed_concurrently(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the reading of the claims and the wait for a clock record, another one claims and starts."""
+    """Between the reading of the claims and the wait for a clock record, another owner claims and starts."""
 
     def claim_first(self: TopicsOwnership, tick_interval_ms: int, *, is_claimed: bool) -> bool:
         monkeypatch.undo()
@@ -148,21 +148,21 @@ def test_refusal_names_the_owner_that_claimed_concurrently(
 def test_owner_of_new_topics_has_time_to_write_its_first_clock_record(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic of requests is still empty. Two standbys that start at the same moment come to this."""
+    """The requests topic is still empty, as when two standbys start at the same moment."""
     monkeypatch.setattr("streaming.service.ownership.owner.SILENCE_MS", 60_000)
-    comes_within = ClockRecords.comes_within
+    wait_for_record = ClockRecords.wait_for_record
 
     def starts_its_clock(self: ClockRecords, timeout_s: float) -> bool:
         with ticking(broker, layout, owner_epoch=1):
-            return comes_within(self, timeout_s)
+            return wait_for_record(self, timeout_s)
 
     claim_topics(broker, layout, claim_of("one"))
-    monkeypatch.setattr(ClockRecords, "comes_within", starts_its_clock)
+    monkeypatch.setattr(ClockRecords, "wait_for_record", starts_its_clock)
     with pytest.raises(NotOwner, match=r"is running: process \d+ on .*, folder /data/one, .*, epoch 1\."):
         claim_topics(broker, layout, claim_of("one", "/data/two"))
 
 
-def test_claim_on_a_deleted_namesake_topic_is_void(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+def test_claim_on_a_deleted_topic_of_equal_name_is_void(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     claim_topics(broker, layout, claim_of("one", requests_topic_id="deleted"))
     assert claim_topics(broker, layout, claim_of("two", "/data/two")) == 2
 
@@ -179,7 +179,7 @@ def test_imported_state_takes_topics_of_its_old_folder(broker: EmbeddedBroker, l
     assert claim_topics(broker, layout, claim_of("two", "/data/two"), moved=moved) == 3
 
 
-def test_imported_state_is_refused_if_its_old_folder_was_used_after_the_export(
+def test_imported_state_is_refused_if_its_old_folder_was_used_since(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     old = claim_of("one")

@@ -1,10 +1,8 @@
 """A sample of the campaign of share groups."""
 
-import shutil
-
 import pytest
 
-from tests.shared.judge import Wrong
+from tests.shared.judge import Violation
 from tests.shared.kinds import PLANTED
 from tests.shared.running import campaign
 from tests.shared.stage import OUTCOMES
@@ -21,16 +19,16 @@ KINDS = ("members killed", "partitions added", "topic deleted and made again", "
 
 
 @pytest.mark.timeout(600)
-def test_records_are_accepted_once_whatever_breaks() -> None:
-    """After the others, offsets are reset behind the judge's back. It finds what comes of that, and nothing
-    else.
+def test_share_group_accepts_each_record_once_whatever_breaks() -> None:
+    """After the other faults, offsets are reset without the judge's knowledge. It finds the consequences, and
+    nothing else.
     """
     result = campaign(SEED, len(KINDS), KINDS, last=[PLANTED], pause_s=PAUSE_S, is_sample=True)
     where = f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
     assert not result.failure, where
     assert set(result.wrongs) == {PLANTED.name}, where
     found = {wrong for wrong, number in result.wrongs[PLANTED.name].items() if number}
-    assert found == {Wrong.TWICE, Wrong.RESET}, where
+    assert found == {Violation.TWICE, Violation.RESET}, where
     assert {struck.fault for struck in result.struck} == {*KINDS, PLANTED.name}
     assert all(result.numbers.get(kind) for kind in OUTCOMES), where
-    shutil.rmtree(result.folder)
+    result.remove_folder()

@@ -78,12 +78,12 @@ STORIES: dict[str, tuple[Story, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize(("told", "found"), STORIES.values(), ids=STORIES)
-def test_share_judge_finds_the_wrongs_of_a_story(told: Story, found: list[tuple[str, str]]) -> None:
-    assert [(verdict.wrong.value, verdict.place) for verdict in judge(told)] == found
+def test_share_judge_finds_exactly_the_planted_errors(told: Story, found: list[tuple[str, str]]) -> None:
+    assert [(verdict.violation.value, verdict.place) for verdict in judge(told)] == found
 
 
-def test_only_a_change_of_offsets_may_lower_a_partitions_state() -> None:
+def test_share_partition_offset_goes_back_only_after_an_offset_change() -> None:
     states = [State(1, 2, -1), State(2, 2, 10), State(3, 3, 10), State(4, 3, 4)]
-    assert [it.wrong.value for it in judge_states(GROUP, HERE, states, [])] == ["state reset"]
+    assert [it.violation.value for it in judge_states(GROUP, HERE, states, [])] == ["state reset"]
     assert list(judge_states(GROUP, HERE, states, [Era(4)])) == []
     assert [it.at for it in judge_states(GROUP, HERE, [State(1, 3, 7), State(2, 2, 7)], [])] == [2]

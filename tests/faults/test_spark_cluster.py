@@ -21,7 +21,8 @@ import msgspec
 import pyspark
 import pytest
 
-from clients.coordinator_client import CoordinatorClient, wait_for_views
+from clients.barrier import wait_for_views
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from embedded.jars import spark_jars
 from kafka_why.connections.client_config import ClientConfig
@@ -33,7 +34,7 @@ from kafka_why.contract.service import ServicePhase
 from kafka_why.topic_reader import layout_on
 from streaming.query.jvm import SparkFailed
 from streaming.query.session import Session
-from streaming.service.outages.outage import is_topic_metadata
+from streaming.service.outages.outage import type_of
 from streaming.service.status import read_status
 from tests.e2e.harness import (
     QUICK_JAVA,
@@ -47,9 +48,8 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
-from tests.harness.hdfs import Hdfs
 from tests.harness.run_command import Run, run
-from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, SparkCluster
+from tests.harness.spark_cluster import EXECUTOR_SETTINGS, HOST, Hdfs, SparkCluster
 
 pytestmark = pytest.mark.e2e
 
@@ -72,7 +72,7 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
 
 
 class Working:
-    """Members of groups of their own, each with heartbeats all the time, and groups that are new."""
+    """Members of their own groups, each of which sends heartbeats all the time, and new groups."""
 
     def __init__(self, client: CoordinatorClient) -> None:
         self._client = client
@@ -129,7 +129,7 @@ def check_every_request_was_answered_once(client_config: ClientConfig, layout: T
     asked = {
         request_id(record.topic, record.partition, record.offset, n if is_pack(record.value) else None)
         for record in read_topic(client_config, layout.requests_topic)
-        if not is_clock_record(record.key, record.value) and not is_topic_metadata(record.value)
+        if not is_clock_record(record.key, record.value) and type_of(record.value) != "TopicMetadata"
         for n in range(len(unpack(record.value)))
     }
     answers: dict[str, bytes] = {}
@@ -142,7 +142,7 @@ def check_every_request_was_answered_once(client_config: ClientConfig, layout: T
 
 
 def settings_as(option: str, settings: Mapping[str, str]) -> list[str]:
-    """Settings of Spark as words of a command line."""
+    """Return settings of Spark as words of a command line."""
     return [word for name, value in settings.items() for word in (option, f"{name}={value}")]
 
 
@@ -151,7 +151,7 @@ def wait_for_lost(pids: list[int]) -> None:
 
 
 def lose_a_worker(cluster: SparkCluster, work: Working) -> float:
-    """Its executor ends with it, and the other one has all partitions."""
+    """Kill a worker. Its executor ends too, and the other executor gets all partitions."""
     executors = cluster.executors(1)
     assert executors
     os.kill(cluster.worker_pids[1], signal.SIGKILL)
@@ -162,7 +162,7 @@ def lose_a_worker(cluster: SparkCluster, work: Working) -> float:
 
 
 def lose_all_executors(cluster: SparkCluster, work: Working) -> None:
-    """The batch waits until a worker comes that has a core for it. The replica answers all the while."""
+    """Kill all executors. The batch waits for a worker with a free core. The replica answers meanwhile."""
     executors = cluster.executors(0)
     os.kill(cluster.worker_pids[0], signal.SIGKILL)
     wait_for_lost(executors)
@@ -233,7 +233,7 @@ def check_the_query_never_ended(coordinator: Run) -> None:
 def check_a_submitted_one_goes_on(
     cluster: SparkCluster, tmp_path: Path, common: tuple[str, ...], members: Iterable[Member]
 ) -> None:
-    """Check that a job of spark-submit, which brings its JVM, goes on with the state in another folder."""
+    """Check that a job of spark-submit, with its own JVM, continues with the state in another folder."""
     jars = ",".join(str(jar) for jar in spark_jars())
     settings = {**EXECUTOR_SETTINGS, "spark.driver.host": HOST, "spark.driver.memory": "512m"}
     conf = settings_as("--conf", settings)
@@ -268,7 +268,7 @@ def check_a_submitted_one_goes_on(
 def test_executors_whose_python_lacks_packages_are_named(
     spark_cluster: SparkCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with its host and what the driver has."""
+    """The message has each host, and the versions that the driver has."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # a session changes it
     bare = tmp_path / "bare-python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without what was installed

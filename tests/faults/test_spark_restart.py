@@ -1,4 +1,4 @@
-"""The service goes on when Spark's JVM has ended: the same process starts another one."""
+"""The service continues when Spark's JVM has ended: the same process starts another one."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ LEAVES_A_PIPE = pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisa
 
 
 def next_jvm(ended: set[int]) -> int:
-    """Wait for a JVM of this process that is none of these."""
+    """Wait for a JVM of this process that is not one of these."""
     found: list[int] = []
 
     def has_come() -> bool:
@@ -38,10 +38,12 @@ def next_jvm(ended: set[int]) -> int:
 
 
 @LEAVES_A_PIPE
-def test_spark_session_survives_its_jvms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_session_starts_again_after_its_jvm_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Session(log_path=tmp_path / "spark.log", temporary_folder=tmp_path / "tmp") as session:
         check_nothing_is_left(session, tmp_path)
-        nowhere = HadoopFiles(lambda: session.spark, "hdfs://127.0.0.1:1/there", renames=True)
+        nowhere = HadoopFiles(lambda: session.spark, "hdfs://127.0.0.1:1/there", has_atomic_rename=True)
         with pytest.raises(FolderError, match=r"/there/file cannot be written: .*Connection refused"):
             nowhere.write("file", b"")
         check_hanging_starts_are_killed(session, monkeypatch)
@@ -54,10 +56,10 @@ def test_spark_session_survives_its_jvms(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def check_nothing_is_left(session: Session, folder: Path) -> None:
-    """No thread, no open file and no entry of the path is there for each restart, nor anything on standard
-    error. The next JVM reads what was written through Hadoop by the one before.
+    """Check that restarts leave no thread, open file, import path or output on standard error behind. The
+    next JVM reads what the one before wrote through Hadoop.
     """
-    files = HadoopFiles(lambda: session.spark, folder.as_uri(), renames=True)
+    files = HadoopFiles(lambda: session.spark, folder.as_uri(), has_atomic_rename=True)
     files.write("file", b"before")
     before, after = (_used(session) for _ in range(2))
     assert files.read("file") == b"before"
@@ -100,7 +102,7 @@ def _stopped(pid: int) -> int:
 
 
 class Used(NamedTuple):
-    """How many threads and files this process has, and its path."""
+    """The numbers of threads and open files of this process, and its import path."""
 
     threads: int
     files: int
@@ -108,7 +110,7 @@ class Used(NamedTuple):
 
 
 def _used(session: Session) -> Used:
-    """Kill Spark's JVM, start it again and use it. Return what this process has then."""
+    """Kill Spark's JVM, start it again and use it. Return the resources that this process has then."""
     ended = session.jvm_pid
     os.kill(ended, signal.SIGKILL)
     assert session.has_lost_jvm()

@@ -1,1 +1,1 @@
-"""Differential fuzzing of the gateway's reader of requests against Kafka's own. See docs/security.md."""
+"""Differential fuzzing of the gateways' readers against Kafka's and RocketMQ's. See docs/threat-model.md."""

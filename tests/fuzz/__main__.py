@@ -18,8 +18,7 @@ from tests.fuzz.frames import APIS, Frames
 from tests.fuzz.judge import Finding, Judge
 from tests.fuzz.remoting_frames import RemotingFrames
 from tests.fuzz.remoting_judge import RemotingJudge
-from tests.harness.kafkas_reader import kafkas_reader
-from tests.harness.rocketmqs_reader import rocketmqs_reader
+from tests.harness.kafkas_reader import kafkas_reader, rocketmqs_reader
 
 BATCH = 2_000
 _SHOWN_MAX = 20

@@ -3,16 +3,15 @@ a form of its own: numbers, lengths, nulls, tags, texts, ids, ends.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from random import Random
-from struct import pack
+from struct import calcsize, pack
 
 from bench.load.flexible import varint
 from gateway import apis
 from gateway.wire import codec
-from gateway.wire.framing import STRING_MAX_BYTES
-from kafka_why.wire.primitives import Schema, in_versions, is_nullable, is_tagged
+from kafka_why.wire.primitives import STRING_MAX_BYTES
+from kafka_why.wire.schema_fields import FORMATS, STRUCTURE, Field, message_of
 
 _READ = {*apis.SERVED, *apis.SASL, *(key for key, api in apis.PASSED.items() if api.versions is not None)}
 APIS = sorted((key, version) for key in _READ for version in codec.versions(key))
@@ -20,7 +19,6 @@ Damage = Callable[[int, Random], bytes]
 # The share of parts that are damaged, and how many at most: one of these for each frame.
 _DAMAGES = ((0.0, 0), (0.03, 1), (0.1, 1), (0.1, 1), (0.3, 1), (0.1, 2), (0.1, 5), (0.4, 1_000))
 _RATE_OF_KNOWN_TAGS = 0.3  # they are few
-_NUMBERS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64, "float64": 64}
 _TEXTS = (b"", b"g", b"orders", b"m" * 36, b"x" * 127, b"x" * 128, "grün €".encode())
 _DAMAGED_TEXTS = (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\0", b"\xe2\x82")
 _LONG_TEXTS = (b"x" * STRING_MAX_BYTES, b"x" * (STRING_MAX_BYTES + 1), b"x" * 40_000)
@@ -28,50 +26,23 @@ _LENGTHS = (0, 1, 2**15 - 1, 2**15, 2**16, 2**31 - 2, 2**31 - 1, 2**31, 2**32 - 
 _UNKNOWN_TAGS = (0, 1, 2, 3, 9, 127, 128, 2**31 - 1, 2**31, 2**32 - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A field of one version. `array`: it is an array of these. `tag` is None if it is not tagged."""
-
-    kind: str
-    nullable: bool
-    array: bool
-    tag: int | None
-    fields: tuple["_Field", ...]
-
-
 @cache
-def _fields_of(key: int, version: int) -> tuple[bool, tuple[_Field, ...]]:
-    schema: Schema = codec.REQUESTS[key].json
-    flexible = in_versions(schema["flexibleVersions"], version)
-    return flexible, _fields(schema, version, flexible)
+def _request(key: int, version: int) -> Field:
+    return message_of(codec.REQUESTS[key].json, version)
 
 
-def _fields(schema: Schema, version: int, flexible: bool) -> tuple[_Field, ...]:
-    return tuple(
-        _Field(
-            field["type"].removeprefix("[]"),
-            is_nullable(field, version),
-            field["type"].startswith("[]"),
-            field["tag"] if flexible and is_tagged(field, version) else None,
-            _fields(field, version, flexible) if "fields" in field else (),
-        )
-        for field in schema["fields"]
-        if in_versions(field["versions"], version)
-    )
-
-
-def _has_tags(fields: Sequence[_Field]) -> bool:
-    return any(field.tag is not None or _has_tags(field.fields) for field in fields)
+def _has_tags(structure: Field) -> bool:
+    return any(field.tag is not None or _has_tags(field.item or field) for field in structure.fields)
 
 
 @cache
 def _with_tags() -> list[tuple[int, int]]:
     """Return the versions that have tagged fields."""
-    return [api for api in APIS if _has_tags(_fields_of(*api)[1])]
+    return [api for api in APIS if _has_tags(_request(*api))]
 
 
 class Frames:
-    """Makes requests by chance. The same `random` makes the same ones."""
+    """A source of random requests. The same `random` gives the same requests."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -88,8 +59,9 @@ class Frames:
     def of(self, key: int, version: int) -> bytes:
         """Return a request of this API and version."""
         self._rate, self._left = self._random.choice(_DAMAGES)
-        self._flexible, fields = _fields_of(key, version)
-        frame = self._header(key, version) + self._structure(fields)
+        request = _request(key, version)
+        self._flexible = request.is_flexible
+        frame = self._header(key, version) + self._structure(request.fields)
         return self._damaged(frame) if self._hits() else frame
 
     def _header(self, key: int, version: int) -> bytes:
@@ -100,39 +72,39 @@ class Frames:
         begin = pack(">hhih", key, version, self._random.getrandbits(31), length) + name
         return begin + (self._tags(()) if self._flexible else b"")
 
-    def _structure(self, fields: Sequence[_Field]) -> bytes:
+    def _structure(self, fields: Sequence[Field]) -> bytes:
         out = b"".join([self._value(field) for field in fields if field.tag is None])
         return (
             out + self._tags([field for field in fields if field.tag is not None]) if self._flexible else out
         )
 
-    def _value(self, field: _Field) -> bytes:
-        if not field.array:
-            return self._one(field, field.nullable)
-        if self._is_null(field.nullable):
+    def _value(self, field: Field) -> bytes:
+        if field.item is None:
+            return self._one(field)
+        if self._is_null(field.is_nullable):
             return self._length(None, ">i")
-        items = [self._one(field, nullable=False) for _ in range(self._random.choice((0, 1, 1, 2, 3)))]
+        items = [self._one(field.item) for _ in range(self._random.choice((0, 1, 1, 2, 3)))]
         if items and self._random.random() < 0.1:
             items.append(items[0])
         return self._length(len(items), ">i") + b"".join(items)
 
-    def _one(self, field: _Field, nullable: bool) -> bytes:
-        if field.fields:
-            return self._maybe_structure(field, nullable)
-        if field.kind == "bool":
+    def _one(self, field: Field) -> bytes:
+        if field.type == STRUCTURE:
+            return self._maybe_structure(field)
+        if field.type == "bool":
             return bytes([self._random.choice((2, 0x7F, 0xFF) if self._hits() else (0, 1))])
-        if field.kind == "uuid":
+        if field.type == "uuid":
             return self._random.choice((bytes(16), bytes(15) + b"\1", self._random.randbytes(16)))
-        if field.kind in _NUMBERS:
-            return self._number(_NUMBERS[field.kind])
-        form = ">h" if field.kind == "string" else ">i"
-        if self._is_null(nullable):
+        if field.type in FORMATS:
+            return self._number(8 * calcsize(">" + FORMATS[field.type]))
+        form = ">h" if field.type == "string" else ">i"
+        if self._is_null(field.is_nullable):
             return self._length(None, form)
-        text = self._text() if field.kind == "string" else self._random.randbytes(self._random.randrange(40))
+        text = self._text() if field.type == "string" else self._random.randbytes(self._random.randrange(40))
         return self._length(len(text), form) + text
 
-    def _maybe_structure(self, field: _Field, nullable: bool) -> bytes:
-        if not nullable:
+    def _maybe_structure(self, field: Field) -> bytes:
+        if not field.is_nullable:
             return self._structure(field.fields)
         begin = b"\xff" if self._random.random() < 0.3 else b"\1"
         if self._hits():
@@ -171,7 +143,7 @@ class Frames:
         damaged: bytes = damage(number, self._random)
         return damaged
 
-    def _tags(self, fields: Sequence[_Field]) -> bytes:
+    def _tags(self, fields: Sequence[Field]) -> bytes:
         known = [(field.tag or 0, self._value(field)) for field in fields if self._random.random() < 0.4]
         found = [self._varint(tag) + self._sized(content) for tag, content in known]
         if self._hits(_RATE_OF_KNOWN_TAGS if known else 0.0):
@@ -223,12 +195,12 @@ class Frames:
 
 
 def _longer(number: int, random: Random) -> bytes:
-    """Longer than needed: up to five bytes Kafka takes it."""
+    """Return a varint that is longer than needed. Kafka accepts up to five bytes."""
     return varint(number, len(varint(number)) + random.randint(1, 4))
 
 
 def _overflowing(number: int, random: Random) -> bytes:
-    """Return the number to a reader that drops what is beyond 32 bits."""
+    """Return a varint that a reader of 32 bits would take for this number."""
     return varint(number + (random.randint(1, 7) << 32))
 
 
@@ -237,7 +209,7 @@ def _endless(number: int, random: Random) -> bytes:
 
 
 def _cut(number: int, random: Random) -> bytes:
-    """Goes on in what follows."""
+    """Return a varint whose last byte announces another, so that its reader continues in what follows."""
     whole = varint(number)
     return whole[:-1] + bytes([whole[-1] | 0x80])
 

@@ -1,4 +1,4 @@
-"""Judges what the gateway makes of a request beside what Kafka makes of the same bytes."""
+"""Compares the gateway's reading of a request with Kafka's reading of the same bytes."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,14 @@ from tests.harness.kafkas_reader import KafkasReader, Reading
 
 
 class Finding(NamedTuple):
-    """A request that the two do not read alike."""
+    """A request that the gateway and Kafka read differently."""
 
     message: bytes
     why: str
 
 
 class Judge:
-    """Compares, and counts what became of the requests."""
+    """Compares the readings, and counts the outcomes."""
 
     def __init__(self, kafka: KafkasReader) -> None:
         self._kafka = kafka
@@ -84,7 +84,7 @@ class Judge:
 
 
 class _Broken(Exception):
-    """A rule is broken."""
+    """Raised if a rule is broken."""
 
 
 def _read(message: bytes, decode: Any) -> Any:

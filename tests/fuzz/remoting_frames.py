@@ -79,7 +79,7 @@ _ENUMERATIONS: dict[str, Sequence[str | int]] = {
 
 
 class RemotingFrames:
-    """Makes frames by chance, without their lengths. The same `random` makes the same ones."""
+    """A source of random frames without their lengths. The same `random` gives the same frames."""
 
     def __init__(self, random: Random, damages: Damages = DAMAGES) -> None:
         self._random = random

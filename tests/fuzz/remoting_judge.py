@@ -1,4 +1,4 @@
-"""Judges what the gateway makes of a frame of the remoting protocol beside what RocketMQ makes of it."""
+"""Compares the gateway's reading of a remoting frame with RocketMQ's reading of the same bytes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ from kafka_why.remoting.bodies import AssignmentQuery, ConsumerData, HeartbeatDa
 from kafka_why.remoting.frames import WORD_BYTES, Header, decode_header, header_length
 from kafka_why.remoting.strict_json import MalformedFrame
 from tests.fuzz.judge import Finding
-from tests.harness.rocketmqs_reader import RocketmqsReader
+from tests.harness.kafkas_reader import RocketmqsReader
 
 ALIKE = "read alike"
 Reading = dict[str, Any]
 
 
 class RemotingJudge:
-    """Compares, and counts what became of the frames."""
+    """Compares the readings, and counts the outcomes."""
 
     def __init__(self, rocketmq: RocketmqsReader) -> None:
         self._rocketmq = rocketmq

@@ -1,4 +1,4 @@
-"""What axe-core finds on a page: faults by the rules of WCAG, and by its own good practices."""
+"""Checks a page with axe-core, by the rules of WCAG and axe-core's own good practices."""
 
 import zipfile
 from functools import cache
@@ -18,10 +18,10 @@ axe.run(document, {resultTypes: ["violations"]}).then(
 
 
 def serious_faults(driver: Chrome) -> list[str]:
-    """Return the faults of the shown page that keep people from reading it, [] if there are none."""
+    """Return the violations on the current page that prevent people from reading it."""
     driver.execute_script(_axe())
-    found: list[tuple[str, str, list[str]]] = driver.execute_async_script(_RUN)
-    return [f"{impact}: {rule} at {places}" for impact, rule, places in found if impact in SERIOUS]
+    violations: list[tuple[str, str, list[str]]] = driver.execute_async_script(_RUN)
+    return [f"{impact}: {rule} at {places}" for impact, rule, places in violations if impact in SERIOUS]
 
 
 @cache

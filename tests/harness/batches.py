@@ -1,12 +1,13 @@
-"""Cuts a log into micro-batches and runs the core on them as the operator does.
+"""Cuts a log into micro-batches, and runs the core on them as the operator does.
 
-Rules of cutting: batch n has the watermark W(n), the greatest clock record in earlier batches. Each partition
-is read in its order. A row may be left for a later batch only if its append time is above W(n).
+Batch n has the watermark W(n), the greatest clock record in earlier batches. Each partition is read in order.
+A row may be left for a later batch only if its append time is above W(n).
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count, groupby
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -17,13 +18,17 @@ from msgspec.structs import replace
 from checkpoints import codec
 from state.config import BrokerConfig, ConfigChange, CoordinatorConfig, ModernGroupConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, general_step, step
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import DeadlineReached
 from state.kafka.protocols import RENEWALS
+from state.kafka.share_group import ShareGroup
+from state.kafka.streams_group import StreamsGroup
 from state.protocol import Outage, Received
 from state.rocketmq.group import ScanDue
 from state.timeline import Row, StepFunction, Timeline
 from tests.harness import invariants
+from tests.harness.common import apply_rows, kafka_effects
 from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS
 
 MAX_BATCHES = 12
@@ -53,7 +58,7 @@ class LogResult:
 
 
 def cut(rows: Sequence[Row], seed: int) -> list[Batch]:
-    """Cut a log at random within the rules. The last batch has no rows, only the last watermark."""
+    """Cut a log into random batches. The last batch has no rows, only the last watermark."""
     random = Random(seed)
     batches = random.randint(1, MAX_BATCHES)
     times = [row.at_ms for row in rows] or [0]
@@ -61,28 +66,28 @@ def cut(rows: Sequence[Row], seed: int) -> list[Batch]:
     for _ in range(batches):
         clock_ms = random.choice((0, random.choice(times) + random.choice((-1, 0, 1, 10_000, 400_000))))
         watermarks.append(max(watermarks[-1], clock_ms))
-    content: list[list[Row]] = [[] for _ in watermarks]
+    rows_of: list[list[Row]] = [[] for _ in watermarks]  # by batch
     for partition in range(PARTITIONS):
-        at = 0
+        batch = 0
         for row in rows:
             if PARTITION_OF[row.request.group_id] == partition:
                 latest = next((n for n in range(batches) if watermarks[n] >= row.at_ms), batches - 1)
-                at = random.randint(at, latest) if random.random() < 0.3 else at
-                content[at].append(row)
-    return [Batch(*pair) for pair in zip(content, watermarks, strict=True)]
+                batch = random.randint(batch, latest) if random.random() < 0.3 else batch
+                rows_of[batch].append(row)
+    return [Batch(*pair) for pair in zip(rows_of, watermarks, strict=True)]
 
 
-def outages(rows: Sequence[Row], seed: int) -> list[Outage]:
-    """Return up to three outages."""
+def random_outages(rows: Sequence[Row], seed: int) -> list[Outage]:
+    """Return up to three random outages."""
     random = Random(seed)
-    found: list[Outage] = []
-    at_ms = 0
+    outages: list[Outage] = []
+    end_ms = 0
     for begin_ms in sorted(row.at_ms for row in random.sample(rows, min(len(rows), random.randint(0, 3)))):
         begin_ms += random.choice((-1, 0, 0, 1_000))
-        if begin_ms >= at_ms:
-            at_ms = begin_ms + random.choice((1, 1_000, 9_000, 70_000, 400_000))
-            found.append(Outage(begin_ms, at_ms))
-    return found
+        if begin_ms >= end_ms:
+            end_ms = begin_ms + random.choice((1, 1_000, 9_000, 70_000, 400_000))
+            outages.append(Outage(begin_ms, end_ms))
+    return outages
 
 
 _SETTINGS: tuple[dict[str, Any], ...] = (
@@ -103,23 +108,23 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-def changes(
+def random_changes(
     rows: Sequence[Row], seed: int, config: CoordinatorConfig, outages: Sequence[Outage]
 ) -> list[ConfigChange]:
-    """Return up to three changes of the configuration, many at the beginning or the end of an outage.
+    """Return up to three random changes of the configuration, often at the beginning or the end of an outage.
 
-    None is in an outage: what happens in it happens at its end, so a start after it begins after its end.
+    No change is within an outage, because its events are handled at its end.
     """
     random = Random(seed)
-    turns = [at_ms for outage in outages for at_ms in (outage.after_ms, outage.after_ms, outage.until_ms)]
-    times = [*(row.at_ms for row in rows), *turns * 5]
-    found = []
+    edges_ms = [at_ms for outage in outages for at_ms in (outage.after_ms, outage.after_ms, outage.until_ms)]
+    times = [*(row.at_ms for row in rows), *edges_ms * 5]
+    changes = []
     for _ in range(random.randint(0, 3)):
         after_ms = random.choice(times) + random.choice((-1, 0, 0, 1, 5_000))
-        within = (outage.until_ms for outage in outages if outage.after_ms < after_ms < outage.until_ms)
+        ends_ms = (outage.until_ms for outage in outages if outage.after_ms < after_ms < outage.until_ms)
         changed = dataclasses.replace(config, **random.choice(_SETTINGS))
-        found.append(ConfigChange(next(within, after_ms), changed))
-    return sorted(found, key=lambda change: change.after_ms)
+        changes.append(ConfigChange(next(ends_ms, after_ms), changed))
+    return sorted(changes, key=lambda change: change.after_ms)
 
 
 def run_whole(
@@ -130,15 +135,12 @@ def run_whole(
     outages: Sequence[Outage] = (),
     changes: Sequence[ConfigChange] = (),
 ) -> LogResult:
-    """Run the log in one piece, and then fire the deadlines that are due at `until_ms`."""
+    """Run the log in one piece, then fire the deadlines that are due at `until_ms`."""
     outcome = LogResult()
     for group_id in GROUPS:
         timeline = Timeline(group_id, None, config, step=take_step, outages=outages, changes=changes)
-        for row in rows:
-            if row.request.group_id == group_id:
-                timeline.apply(row)
-        timeline.fire_until(until_ms)
-        _note(outcome, timeline)
+        apply_rows(timeline, rows).fire_until(until_ms)
+        _record(outcome, timeline)
     return outcome
 
 
@@ -160,11 +162,11 @@ def run_batches(
     """
     outcome = LogResult()
     due: dict[str, int | None] = {}
-    see_ms = [max([batch.watermark_ms, *(row.at_ms for row in batch.rows)]) for batch in batches]
+    latest_ms = [max([batch.watermark_ms, *(row.at_ms for row in batch.rows)]) for batch in batches]
     for n, batch in enumerate(batches):
-        sees_ms = max(see_ms[: n + 1 + known_early])
-        known = [outage for outage in outages if outage.after_ms < sees_ms]
-        changed = [change for change in changes if change.after_ms < sees_ms]
+        known_until_ms = max(latest_ms[: n + 1 + known_early])
+        known_outages = [outage for outage in outages if outage.after_ms < known_until_ms]
+        known_changes = [change for change in changes if change.after_ms < known_until_ms]
         for group_id in GROUPS:
             rows = [row for row in batch.rows if row.request.group_id == group_id]
             state = outcome.states.get(group_id)
@@ -174,49 +176,81 @@ def run_batches(
                 config,
                 restore=_restorer(group_id, state),
                 step=take_step,
-                outages=known,
-                changes=changed,
+                outages=known_outages,
+                changes=known_changes,
                 due_ms=due.get(group_id),
             )
             due_ms = due.get(group_id)
-            assert changed or due_ms == timeline.next_deadline_ms()
+            assert known_changes or due_ms == timeline.next_deadline_ms()
             timed_out = due_ms is not None and due_ms < batch.watermark_ms
             if rows or timed_out or n == len(batches) - 1:
                 for row in rows:
                     timeline.apply(row)
                 timeline.fire_until(batch.watermark_ms)
                 due[group_id] = timeline.next_deadline_ms()
-                _note(outcome, timeline)
+                _record(outcome, timeline)
     return outcome
 
 
 def check_batching(rows: Sequence[Row], config: CoordinatorConfig, seed: int) -> None:
-    """Check that however a log is cut, each group has the same effects and the same final state. A call that
-    runs again has byte-identical effects, and a state that is read and written again has the same bytes
-    (IV8).
+    """Check that each group has the same effects and the same final state however the log is cut (IV8).
+    Effects are compared as bytes, and decoding and encoding a state must give the same bytes.
 
     Between the rows there are outages and changes of the configuration.
     """
     if not rows:
         return
-    batches, between = cut(rows, seed), outages(rows, seed)
-    changed = changes(rows, seed, config, between)
-    whole = run_whole(rows, batches[-1].watermark_ms, config, checked_step, between, changed)
+    batches, outages = cut(rows, seed), random_outages(rows, seed)
+    changes = random_changes(rows, seed, config, outages)
+    whole = run_whole(rows, batches[-1].watermark_ms, config, checked_step, outages, changes)
     assert not whole.faults
-    assert run_batches(batches, config, checked_step, between, changed) == whole
-    assert run_batches(batches, config, checked_step, between, changed, seed % 3) == whole
+    assert run_batches(batches, config, checked_step, outages, changes) == whole
+    assert run_batches(batches, config, checked_step, outages, changes, seed % 3) == whole
     for group_id, state in whole.states.items():
         assert encode(decode(group_id, state)) == state
 
 
-def _note(outcome: LogResult, timeline: Timeline) -> None:
+def check_lives(rows: Sequence[Row], config: CoordinatorConfig) -> list[Effects]:
+    """Check that no epoch of a group decreases, and that its history has no gap. Return the effects."""
+    all_effects: list[Effects] = []
+    for group_id in GROUPS:
+        timeline = Timeline(group_id, None, config, step=checked_step)
+        last_incarnation, last_epochs = "", dict[str, int]()
+        for row in rows:
+            if row.request.group_id == group_id:
+                timeline.apply(row)
+                incarnation, epochs = _epochs(timeline.group)
+                if incarnation == last_incarnation:
+                    assert all(epochs.get(name, epoch) >= epoch for name, epoch in last_epochs.items())
+                last_incarnation, last_epochs = incarnation, epochs
+        effects = kafka_effects(timeline.drain_effects())
+        all_effects += effects
+        history = [entry for step_effects in effects for entry in step_effects.history]
+        for _, entries in groupby(history, lambda entry: entry.incarnation):
+            invariants.check_life(list(entries))
+    return all_effects
+
+
+def _epochs(group: AnyGroup | None) -> tuple[str, dict[str, int]]:
+    """Return the group's incarnation, and its epochs that never decrease (those of static members may)."""
+    if not isinstance(group, ConsumerGroup | ShareGroup | StreamsGroup):
+        return "", {}
+    epochs = {"group": group.group_epoch, "target": group.assignment_epoch}
+    if isinstance(group, StreamsGroup):
+        epochs["endpoints"] = group.endpoint_epoch
+    if isinstance(group, ShareGroup):
+        epochs |= {member.member_id: member.member_epoch for member in group.members.values()}
+    return group.incarnation, epochs
+
+
+def _record(outcome: LogResult, timeline: Timeline) -> None:
     group_id = timeline.group_id
-    outcome.steps[group_id] += [encode_words(effects) for effects in timeline.drain_effects()]
+    outcome.steps[group_id] += [encode_effects(effects) for effects in timeline.drain_effects()]
     outcome.states[group_id] = encode(timeline.group)
     outcome.faults += len(timeline.faults)
 
 
-def encode_words(effects: AnyEffects) -> bytes:
+def encode_effects(effects: AnyEffects) -> bytes:
     return msgspec.json.encode(replace(effects, group=None, earliest_armed_ms=None))
 
 
@@ -226,7 +260,7 @@ def encode(group: AnyGroup | None) -> bytes | None:
 
 
 def decode(group_id: str, state: bytes | None) -> AnyGroup | None:
-    """Return the inverse of `encode`."""
+    """Return the group in `state`, which `encode` returned, or None for no state."""
     if state is None:
         return None
     return codec.decode_group(group_id, codec.StoredGroup(codec.STATE_VERSION, None, state))
@@ -239,8 +273,8 @@ def _restorer(group_id: str, state: bytes | None) -> Callable[[], AnyGroup | Non
 def checked_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Return the core's step, and check the group's invariants. A renewal must have the effects of the
-    general step, or change nothing.
+    """Apply the core's step, and check the group's invariants. A renewal (a heartbeat's fast path) must have
+    the effects of the general step, or change nothing.
     """
     copy, renewed = _renewed(group, event, now_ms, config)
     take_step = step if renewed is None else general_step
@@ -256,7 +290,7 @@ def checked_step(
 def _renewed(
     group: AnyGroup | None, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> tuple[AnyGroup | None, Effects | None]:
-    """Apply a renewal to a copy of the group. Return both, without effects if none applies."""
+    """Apply a renewal to a copy of the group. Return the copy, and the effects or None if none applies."""
     if group is None or not isinstance(event, Received) or event.late_by_ms:
         return None, None
     renewal = RENEWALS.get((type(group), type(event.request)))
@@ -270,7 +304,7 @@ def _renewed(
 
 
 def failing_step(fails: Callable[[AnyEvent], bool]) -> StepFunction:
-    """Return the core's step, which raises after its work for the chosen causes."""
+    """Return a step that does the core's work, and then raises for the events that `fails` selects."""
 
     def take_step(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
@@ -283,8 +317,14 @@ def failing_step(fails: Callable[[AnyEvent], bool]) -> StepFunction:
     return take_step
 
 
-def chosen(seed: int, one_in: int) -> Callable[[AnyEvent], bool]:
-    """Choose requests and deadlines by their ids, so that every run chooses the same ones."""
+def failing_at(kind: type, number: int = 1) -> StepFunction:
+    """Return a step that does the core's work, and then raises for the nth event of this kind."""
+    events = count(1)
+    return failing_step(lambda event: isinstance(event, kind) and next(events) == number)
+
+
+def one_fails_in(seed: int, one_in: int) -> Callable[[AnyEvent], bool]:
+    """Return a function that selects one in `one_in` requests and deadlines, the same in every run."""
 
     def fails(event: AnyEvent) -> bool:
         if isinstance(event, Received):

@@ -1,8 +1,8 @@
 """Three real Kafka brokers on this machine, child processes that can be killed and paused one by one.
 
 Each is broker and controller of one KRaft cluster. Topics have three replicas by default, and a record that
-is acknowledged with acks=all is on two of them at least. So the loss of any one broker loses nothing, and
-the other two go on by themselves.
+is acknowledged with acks=all is on at least two of them. So the loss of one broker loses nothing, and the
+other two continue.
 """
 
 import os
@@ -64,9 +64,9 @@ _SETTINGS: Mapping[str, str] = MappingProxyType(
 class BrokerCluster:
     """Three brokers under ``data_dir`` (``broker-1`` to ``broker-3``), on loopback and free ports.
 
-    They end with this process, however that ends. ``overrides`` are settings of each broker. With
+    They end when this process ends, for whatever reason. ``overrides`` are settings of each broker. With
     ``security`` the brokers have TLS and SASL, and `client_config` is that of the coordinator's user. `start`
-    raises `embedded.broker.BrokerFailed`. ``bootstrap_servers`` names all three.
+    raises `embedded.broker.BrokerFailed`.
     """
 
     def __init__(
@@ -85,7 +85,6 @@ class BrokerCluster:
         self._ports: dict[int, Ports] = {}
         self._mutual_ports: dict[int, int] = {}
         self._brokers: dict[int, EmbeddedBroker] = {}
-        self._paused: set[int] = set()
 
     def __enter__(self) -> Self:
         self.start()
@@ -107,7 +106,7 @@ class BrokerCluster:
         return self.config_of(COORDINATOR)
 
     def config_of(self, user: str, mechanism: str = "SCRAM-SHA-512") -> ClientConfig:
-        """Return the client settings of a user with a password. Without `security` all clients are alike."""
+        """Return the client settings of a user with a password. Without `security` all are the same."""
         if self.security is None:
             return ClientConfig(self.bootstrap_servers)
         return ClientConfig(self.bootstrap_servers, self.security.client_properties(user, mechanism))
@@ -117,7 +116,7 @@ class BrokerCluster:
         return f"{HOST}:{self._ports[node].client}"
 
     def pid(self, node: int) -> int | None:
-        """Return the process id of one broker's JVM, None while it does not run."""
+        """Return the process id of one broker's JVM, or None while it does not run."""
         return self._brokers[node].pid
 
     def start(self) -> None:
@@ -143,8 +142,6 @@ class BrokerCluster:
 
     def stop(self) -> None:
         """Stop all brokers. No effect on those that are down."""
-        for node in tuple(self._paused):
-            self.resume(node)
         # A broker that shuts down hands its partitions over. The last ones have no other broker for that, and
         # would wait for a controller until their time is up.
         self._each(EmbeddedBroker.kill)
@@ -152,29 +149,18 @@ class BrokerCluster:
     def kill(self, node: int) -> None:
         """End one broker with SIGKILL and wait for its end."""
         self._brokers[node].kill()
-        self._paused.discard(node)
-
-    def pause(self, node: int) -> None:
-        """Stop a broker with SIGSTOP: it keeps its connections and answers nothing."""
-        self._signal(node, signal.SIGSTOP)
-        self._paused.add(node)
-
-    def resume(self, node: int) -> None:
-        """Continue a paused broker. No effect on one that runs."""
-        self._signal(node, signal.SIGCONT)
-        self._paused.discard(node)
 
     @contextmanager
-    def holding(self, node: int) -> Iterator[None]:
-        """Pause one broker during the block."""
-        self.pause(node)
+    def paused(self, node: int) -> Iterator[None]:
+        """Pause a broker with SIGSTOP until the block ends: it keeps its connections and answers nothing."""
+        self._signal(node, signal.SIGSTOP)
         try:
             yield
         finally:
-            self.resume(node)
+            self._signal(node, signal.SIGCONT)
 
     def restart(self, node: int) -> None:
-        """Start one broker again, on its ports and its data. One that runs is shut down before."""
+        """Start one broker again, with its ports and data, after a shutdown if it runs."""
         self._brokers[node].stop()
         self._brokers[node].start()
 
@@ -202,12 +188,12 @@ class BrokerCluster:
     def _broker(self, node: int) -> EmbeddedBroker:
         ports = self._ports[node]
         voters = ",".join(f"{voter}@{HOST}:{self._ports[voter].controller}" for voter in self._controllers)
-        security, secured = self.security, {}
+        security, secure = self.security, {}
         if security is not None:
-            secured = security.broker_settings(ports, self._mutual_ports[node])
-        settings = {"node.id": str(node), "controller.quorum.voters": voters, **_SETTINGS, **secured}
+            secure = security.broker_settings(ports, self._mutual_ports[node])
+        settings = {"node.id": str(node), "controller.quorum.voters": voters, **_SETTINGS, **secure}
         if node not in self._controllers:
-            listeners = secured.get("listeners", f"CLIENT://{HOST}:{ports.client}")
+            listeners = secure.get("listeners", f"CLIENT://{HOST}:{ports.client}")
             settings |= {"process.roles": "broker", "listeners": listeners.partition(",CONTROLLER:")[0]}
         return EmbeddedBroker(
             self.data_dir / f"broker-{node}",
@@ -219,23 +205,23 @@ class BrokerCluster:
         )
 
     def _each(self, do: Callable[[EmbeddedBroker], None]) -> None:
-        """Run for all brokers at once, because the first broker serves nobody before the second runs."""
+        """Call `do` for all brokers at once, because a single broker cannot start: it has no quorum."""
         with ThreadPoolExecutor(len(self._brokers)) as pool:
-            done = [pool.submit(do, broker) for broker in self._brokers.values()]
-        for future in done:
+            futures = [pool.submit(do, broker) for broker in self._brokers.values()]
+        for future in futures:
             future.result()
 
 
 def _ports_for(nodes: Iterable[int]) -> dict[int, Ports]:
-    found: dict[int, Ports] = {}
+    ports_of: dict[int, Ports] = {}
     taken: set[int] = set()
     for node in nodes:
         ports = free_ports()
         while taken & set(ports):
             ports = free_ports()
         taken |= set(ports)
-        found[node] = ports
-    return found
+        ports_of[node] = ports
+    return ports_of
 
 
 def _is_in_sync(client_config: ClientConfig, nodes: tuple[int, ...]) -> bool:

@@ -1,17 +1,17 @@
-"""A checkpoint in a folder, as tests look into it."""
+"""Access of tests to the files of a checkpoint in a folder."""
 
 from pathlib import Path
 
 from checkpoints.checkpoint import Checkpoint
 
 OLD, NEW = {"group.max.size": 5}, {"group.max.size": 7}
-"""Settings of one configuration and of the next."""
+"""The settings of a configuration, and of the one that replaces it."""
 AFTER_MS = 900
 """The time of the last record that a planned batch has read."""
 
 
 def path_of(checkpoint: Checkpoint) -> Path:
-    path = checkpoint.files.local
+    path = checkpoint.files.local_path
     assert path is not None
     return path
 
@@ -22,7 +22,7 @@ def spark_of(checkpoint: Checkpoint) -> Path:
 
 
 def plan(checkpoint: Checkpoint, planned: int, committed: int) -> None:
-    """Make the files that Spark leaves: batches up to these in its two logs, and other files."""
+    """Create Spark's offset log and commit log up to these batches, and other files beside their entries."""
     for log, last in (("offsets", planned), ("commits", committed)):
         path = spark_of(checkpoint) / log
         path.mkdir(parents=True, exist_ok=True)
@@ -32,8 +32,8 @@ def plan(checkpoint: Checkpoint, planned: int, committed: int) -> None:
             (path / f".{batch}.crc").touch()
 
 
-def again(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the same checkpoint for its next owner."""
+def reopened_by_next_owner(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the same checkpoint, opened by its next owner."""
     later = Checkpoint.at(path_of(checkpoint))
     later.own(later.newest_owner() + 1)
     return later

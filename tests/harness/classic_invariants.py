@@ -13,12 +13,12 @@ _EACH_ONCE = COORDINATOR_ASSIGNORS.keys() - {PREFIX + CooperativeStickyAssignor.
 
 
 def invariants_of(group: ClassicGroup) -> list[tuple[str, bool]]:
-    """Return what has to hold, and whether it does."""
+    """Return each invariant, and True if it holds."""
     members = group.members
     state = group.state
     preparing = state is GroupState.PREPARING_REBALANCE
     completing = state is GroupState.COMPLETING_REBALANCE
-    formed = completing or state is GroupState.STABLE
+    is_formed = completing or state is GroupState.STABLE
     static = {m.group_instance_id: i for i, m in members.items() if m.group_instance_id is not None}
     awaiting = any(m.pending_sync for m in members.values())
     quarantined = group.quarantined is not None
@@ -26,8 +26,8 @@ def invariants_of(group: ClassicGroup) -> list[tuple[str, bool]]:
     return [
         ("the leader is a member", group.leader_id in members if members else group.leader_id is None),
         ("Empty means no members", (state is GroupState.EMPTY) <= (not members)),
-        ("a formed generation has members", bool(members) or not formed),
-        ("a formed generation has a protocol all members offer", not formed or _protocol_is_shared(group)),
+        ("a formed generation has members", bool(members) or not is_formed),
+        ("a formed generation has a protocol all members offer", not is_formed or _shares_protocol(group)),
         ("static ids map to members", group.static_members == static),
         ("a pending id is no member", not members.keys() & group.pending_members.keys()),
         (
@@ -44,11 +44,12 @@ def invariants_of(group: ClassicGroup) -> list[tuple[str, bool]]:
         ),
         (
             "the sync timer runs while a member has not synced",
-            (formed and awaiting) == (group.sync_deadline_ms is not None),
+            (is_formed and awaiting) == (group.sync_deadline_ms is not None),
         ),
         (
             "only a member that waits for us has no session",
-            quarantined or all(m.heartbeat_deadline_ms is not None or m.waits() for m in members.values()),
+            quarantined
+            or all(m.heartbeat_deadline_ms is not None or m.has_parked_request() for m in members.values()),
         ),
         ("a new member has its join parked", all(m.parked_join for m in members.values() if m.is_new)),
         ("subscribed topics are sorted", subscribed == sorted(subscribed)),
@@ -64,7 +65,7 @@ def invariants_of(group: ClassicGroup) -> list[tuple[str, bool]]:
         ),
         (
             "what the coordinator assigned is each known partition once",
-            state is not GroupState.STABLE or group.protocol_name not in _EACH_ONCE or _is_dealt_once(group),
+            state is not GroupState.STABLE or group.protocol_name not in _EACH_ONCE or _is_each_once(group),
         ),
         ("the counts are those of the members", _counts(group) == _counts(structs.replace(group))),
     ]
@@ -75,12 +76,12 @@ def _counts(group: ClassicGroup) -> tuple[int, int, SupportedProtocols]:
     return group.awaiting_join_response, group.pending_syncs, group.supported_protocols
 
 
-def _is_dealt_once(group: ClassicGroup) -> bool:
+def _is_each_once(group: ClassicGroup) -> bool:
     counts = group.partitions_per_topic
     known = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
-    dealt = [p for m in group.members.values() for p in decode_assignment(m.assignment).partitions]
-    return sorted(dealt) == sorted(known)
+    assigned = [p for m in group.members.values() for p in decode_assignment(m.assignment).partitions]
+    return sorted(assigned) == sorted(known)
 
 
-def _protocol_is_shared(group: ClassicGroup) -> bool:
+def _shares_protocol(group: ClassicGroup) -> bool:
     return all(any(p.name == group.protocol_name for p in m.protocols) for m in group.members.values())

@@ -1,7 +1,8 @@
-"""What clients of all protocols append to the requests topic, for a broker that gives the offsets.
+"""The requests of random clients of all protocols, for a broker in memory that assigns the offsets.
 
-Random logs are plays with request ids, from which member ids are made. A broker in memory gives other ids. So
-each request is rewritten with the member ids that the earlier requests have there.
+Member ids are derived from request ids, which have the offset of the record. Random logs have other offsets
+than the broker. So each request is rewritten with the member ids that earlier requests have got at this
+broker.
 """
 
 import re
@@ -47,13 +48,13 @@ SETTINGS: dict[str, Sequence[SettingValue]] = {
 
 
 class Sent(NamedTuple):
-    """What a client appends, after a pause."""
+    """A record that a client appends after a pause."""
 
     pause_ms: int
     partition: int
     key: bytes | None
     value: Callable[[int], bytes | None]
-    """The value, by the offset that it will have."""
+    """Returns the value for the offset that the record gets."""
 
 
 def random_settings(random: Random) -> dict[str, SettingValue]:
@@ -61,7 +62,7 @@ def random_settings(random: Random) -> dict[str, SettingValue]:
 
 
 class ClientLog:
-    """The records of a random log of one kind of groups, some of them refused, some marked."""
+    """The records of a random log of one kind of groups. Some are invalid, and some wait for views."""
 
     def __init__(self, random: Random, layout: TopicLayout, config: CoordinatorConfig, length: int) -> None:
         self._random = random
@@ -69,9 +70,9 @@ class ClientLog:
         self._length = length
         self._seed = random.randrange(2**32)
         self._config = config
-        self._ids: dict[bytes, bytes] = {}
-        self._refused = random.choice((0.0, 0.05, 0.2))
-        self._marked = random.choice((0.0, 0.1))
+        self._new_ids: dict[bytes, bytes] = {}
+        self._invalid_share = random.choice((0.0, 0.05, 0.2))
+        self._waiting_share = random.choice((0.0, 0.1))
 
     def records(self) -> Iterator[Sent]:
         """Yield the records in the order of time."""
@@ -80,7 +81,7 @@ class ClientLog:
             rows = list(group)
             pause_ms = 0 if at_ms is None else min(rows[0].at_ms - at_ms, LONGEST_PAUSE_MS)
             at_ms = rows[0].at_ms
-            yield from self._refused_now(rows[0].request)
+            yield from self._maybe_invalid(rows[0].request)
             yield self._sent(pause_ms, record, rows)
 
     def _rows(self) -> Sequence[Row]:
@@ -111,7 +112,7 @@ class ClientLog:
         changes: dict[str, object] = {"group_id": NAMES[request.group_id]}
         if not isinstance(request, Unanswered):
             changes["reply_partition"] = self._random.randrange(self._layout.reply_partitions)
-            if self._random.random() < self._marked:
+            if self._random.random() < self._waiting_share:
                 changes["waits_for_views"] = True
         return msgspec.structs.replace(request, **changes)
 
@@ -122,13 +123,13 @@ class ClientLog:
         values = []
         for n, (request, row) in enumerate(zip(requests, rows, strict=True)):
             new = f"{record}#{n}" if is_packed(row.request_id) else record
-            self._ids[_uuid(row.request_id)] = _uuid(new)
-            values.append(_UUID.sub(lambda found: self._ids.get(found[0], found[0]), encode(request)))
+            self._new_ids[_uuid(row.request_id)] = _uuid(new)
+            values.append(_UUID.sub(lambda match: self._new_ids.get(match[0], match[0]), encode(request)))
         return values
 
-    def _refused_now(self, like: AnyRequest) -> Iterator[Sent]:
+    def _maybe_invalid(self, like: AnyRequest) -> Iterator[Sent]:
         random, layout = self._random, self._layout
-        if random.random() >= self._refused:
+        if random.random() >= self._invalid_share:
             return
         request = self._addressed(like)
         value, key = encode(request), request.group_id.encode()
@@ -161,15 +162,15 @@ def _classic(seed: int, length: int, config: CoordinatorConfig) -> Sequence[Row]
 
 
 def _consumer(seed: int, length: int, config: CoordinatorConfig) -> Sequence[Row]:
-    world = consumer_log.ConsumerLog(seed, config)
-    world.play(length)
-    return world.rows
+    log = consumer_log.ConsumerLog(seed, config)
+    log.play(length)
+    return log.rows
 
 
 def _mixed(seed: int, length: int, config: CoordinatorConfig) -> Sequence[Row]:
-    world = mixed_log.MixedLog(seed, config)
-    world.play(length)
-    return world.rows
+    log = mixed_log.MixedLog(seed, config)
+    log.play(length)
+    return log.rows
 
 
 def _transactions(seed: int, length: int, config: CoordinatorConfig) -> Sequence[Row]:

@@ -33,9 +33,9 @@ T = TypeVar("T", CommittedTopic, TopicPartitions)
 
 
 class Cluster:
-    """Topics by name. Until the first `change` the brokers cannot be reached: nothing is known of any topic.
+    """The topics by name. Until the first `change` the brokers cannot be reached, so no topic is known.
 
-    `labels` are the names of all topics that ever were, by id. A topic that was created anew is `foo'`.
+    `labels` are the names of all topics that ever existed, by id. A recreated topic `foo` is labelled `foo'`.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class Cluster:
         self._created: Counter[str] = Counter()
         self._is_reachable = False
 
-    def change(self, given: dict[str, str]) -> None:
-        """Give topics their partition counts, as text. `none` deletes a topic."""
+    def change(self, counts: dict[str, str]) -> None:
+        """Set the partition counts of topics, which are texts. `none` deletes a topic."""
         self._is_reachable = True
-        for name, count in given.items():
+        for name, count in counts.items():
             if count == "none":
                 del self.topics[name]
                 continue
@@ -58,52 +58,53 @@ class Cluster:
                 self.labels[self.topics[name].id] = label
             self.topics[name] = TopicImage(self.topics[name].id, int(count))
 
-    def facts(self, names: Iterable[str] | None) -> TopicImages | None:
-        """Return what a gateway adds to a request with these topics (rows MI1, MI2)."""
+    def topic_metadata(self, names: Iterable[str] | None) -> TopicImages | None:
+        """Return the metadata that a gateway adds to a request with these topics (rows MI1, MI2)."""
         if names is None or not self._is_reachable:
             return None
         return {name: self.topics.get(name) for name in sorted(set(names))}
 
-    def facts_of(self, protocols: list[Protocol]) -> TopicImages | None:
-        """Return what a gateway adds to a JoinGroup with these protocols. None if no metadata is readable."""
+    def metadata_for_protocols(self, protocols: list[Protocol]) -> TopicImages | None:
+        """Return the metadata that a gateway adds to a JoinGroup, or None if no subscription is readable."""
         names: set[str] = set()
-        readable = False
+        is_any_readable = False
         for protocol in protocols:
             try:
                 subscription = decode_subscription(protocol.metadata)
             except ProtocolError:
                 continue
-            readable = True
+            is_any_readable = True
             names.update(subscription.topics, (owned.topic for owned in subscription.owned_partitions))
-        return self.facts(names) if readable else None
+        return self.topic_metadata(names) if is_any_readable else None
 
-    def resolution(self, pattern: str, at_ms: int) -> RegexResolution | None:
-        """Return what a gateway or the watcher finds for a pattern (row RX1). None without brokers."""
+    def resolve(self, pattern: str, at_ms: int) -> RegexResolution | None:
+        """Return the topics that match a pattern (row RX1), or None if the brokers cannot be reached."""
         if not self._is_reachable:
             return None
         return topic_patterns.resolve(pattern, self.topics, at_ms)
 
-    def look(self, pattern: str, at_ms: int, may: str | None) -> RegexResolution | None:
-        """Return what a gateway finds for a client that may DESCRIBE the topics of `may`, a pattern. None:
-        the gateway checks no ACLs.
+    def resolve_for_client(self, pattern: str, at_ms: int, may: str | None) -> RegexResolution | None:
+        """Return the topics that a gateway finds for a client that may DESCRIBE topics matching `may`.
+
+        Without `may` the gateway checks no ACLs.
         """
-        found = self.resolution(pattern, at_ms)
-        if found is None or may is None or found.error is not None:
-            return found
-        allowed = set(topic_patterns.matching(may, found.topics))
-        topics = {name: image for name, image in found.topics.items() if name in allowed}
-        return replace(found, topics=topics, seen=topic_patterns.digest(sorted(found.topics)))
+        result = self.resolve(pattern, at_ms)
+        if result is None or may is None or result.error is not None:
+            return result
+        allowed = set(topic_patterns.matching(may, result.topics))
+        topics = {name: image for name, image in result.topics.items() if name in allowed}
+        return replace(result, topics=topics, seen=topic_patterns.digest(sorted(result.topics)))
 
     def with_topics(self, request: AnyRequest) -> AnyRequest:
-        """Return a request with what a gateway adds of topics: to a commit or a fetch their ids (row MI3)."""
+        """Return a request with the topic metadata, or the topic ids (row MI3), that a gateway adds."""
         if isinstance(request, OffsetCommit | TxnOffsetCommit):
             return replace(request, topics=[self._with_id(topic) for topic in request.topics])
         if isinstance(request, OffsetFetch) and request.topics is not None:
             return replace(request, topics=[self._with_id(topic) for topic in request.topics])
         if isinstance(request, AlterShareGroupOffsets):
-            return replace(request, images=self.facts(topic.topic_name for topic in request.topics))
+            return replace(request, images=self.topic_metadata(topic.topic_name for topic in request.topics))
         if isinstance(request, DeleteShareGroupOffsets):
-            return replace(request, images=self.facts(request.topics))
+            return replace(request, images=self.topic_metadata(request.topics))
         return request
 
     def _with_id(self, topic: T) -> T:
@@ -111,7 +112,7 @@ class Cluster:
         return topic if image is None or topic.topic_id is not None else replace(topic, topic_id=image.id)
 
     def differences(self, group: AnyModernGroup | StreamsGroup) -> TopicImages:
-        """Return what the watcher sends the group: the topics whose metadata the group lacks."""
+        """Return the metadata that the watcher sends the group, because the group does not have it."""
         names = sorted({*group.topics, *group.unknown_topics()})
         return {name: self.topics.get(name) for name in names if not self._is_known(group, name)}
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 
 def invoke(command: click.Command, arguments: Sequence[str]) -> Result:
-    """Run the command. Its logs go to what is closed when it has ended, so they are set up anew."""
+    """Run the command, and reset the logging, because the command's output streams are closed afterwards."""
     result = CliRunner().invoke(command, arguments)
     structlog.reset_defaults()
     return result

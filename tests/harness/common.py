@@ -7,6 +7,7 @@ from state.dispatch import AnyEffects, AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import ConfigsOnly
+from state.timeline import Row, Timeline
 
 
 class Common(TypedDict):
@@ -27,12 +28,20 @@ def kafka_effects(steps: Iterable[AnyEffects]) -> list[Effects]:
 
 
 def kafka_group(group: AnyGroup | None) -> KafkaGroup | None:
-    """Return the Kafka group, None if there is no group, of whose id there may be settings."""
+    """Return the Kafka group, or None if there is no group or only settings of its id."""
     assert group is None or isinstance(group, KafkaGroup | ConfigsOnly)
     return None if isinstance(group, ConfigsOnly) else group
 
 
 def classic_group(group: AnyGroup | None) -> ClassicGroup | None:
-    """Return the group of the classic protocol, None if there is no group."""
+    """Return the classic group, or None if there is no group."""
     assert group is None or isinstance(group, ClassicGroup)
     return group
+
+
+def apply_rows(timeline: Timeline, rows: Iterable[Row]) -> Timeline:
+    """Apply the rows of the timeline's group, and return the timeline."""
+    for row in rows:
+        if row.request.group_id == timeline.group_id:
+            timeline.apply(row)
+    return timeline

@@ -1,6 +1,6 @@
-"""Clients of consumer groups as Kafka's consumer is one, and the cluster whose topics they read.
+"""Clients of consumer groups, which behave as Kafka's consumer, and the cluster whose topics they read.
 
-A client revokes before it acknowledges, and starts from nothing after an error that fences it.
+A client revokes partitions before it acknowledges, and joins anew after an error that fences it.
 """
 
 import re
@@ -44,7 +44,7 @@ Partition = tuple[bytes, int]
 
 
 class Cluster:
-    """The topics of the brokers. An image may be one change behind, as that of a gateway."""
+    """The topics of the brokers. Metadata may be one change behind, as in a gateway's cache."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -70,17 +70,17 @@ class Cluster:
             self._create(name)
 
     def rest(self) -> None:
-        """Change no more, and let no gateway be behind."""
+        """Stop changing topics, and let all gateways have the current metadata."""
         self._before, self._rests = self.now, True
 
     def images(self, names: Iterable[str]) -> TopicImages | None:
-        """Return what a gateway knows of the topics. None if it could not reach the brokers."""
+        """Return a gateway's metadata of the topics, or None if it cannot reach the brokers."""
         luck = 1.0 if self._rests else self._random.random()
-        known = self._before if luck < 0.2 else self.now
-        return None if luck < 0.1 else {name: known.get(name) for name in names}
+        cached = self._before if luck < 0.2 else self.now
+        return None if luck < 0.1 else {name: cached.get(name) for name in names}
 
     def resolve(self, pattern: str, at_ms: int, may: str | None = None) -> RegexResolution:
-        """Resolve patterns, as a gateway does, to topics that match `may`. With None all may be seen."""
+        """Resolve a pattern as a gateway does, to the topics that also match `may`, if it is given."""
         matches = {name: image for name, image in sorted(self.now.items()) if re.fullmatch(pattern, name)}
         if may is None:
             return RegexResolution(matches, at_ms)
@@ -96,8 +96,8 @@ class Cluster:
 class Consumer:
     """A client, and what it knows of its group from its answers.
 
-    `uses` are the partitions that it reads from: those it was given, and those that it has to revoke until
-    it acknowledges. `told` is its assignment by the last answer that had one.
+    `assigned` is the last assignment in an answer. `uses` are the partitions that it reads: the assigned
+    ones, and those to revoke until it acknowledges.
     """
 
     number: int
@@ -113,36 +113,36 @@ class Consumer:
     starts: int = 0
     member_id: str = ""
     epoch: int = 0
-    runs: bool = False
+    is_running: bool = False
     is_full: bool = True
     uses: set[Partition] = field(default_factory=set)
-    told: set[Partition] = field(default_factory=set)
+    assigned: set[Partition] = field(default_factory=set)
 
     def start(self) -> None:
-        """Start a new process: version 0 takes the member id of the answer, version 1 makes its own."""
+        """Start a new process. Version 0 gets its member id from the answer, version 1 makes its own."""
         self.starts += 1
         self.member_id = "" if self.api_version == 0 else f"client-{self.number}-{self.starts}"
-        self.runs = True
+        self.is_running = True
         self.forget()
 
     def forget(self) -> None:
-        """Begin from nothing, with the same id."""
+        """Forget the membership except for the id."""
         self.epoch, self.is_full, self.look = 0, True, None
-        self.uses, self.told = set(), set()
+        self.uses, self.assigned = set(), set()
 
     def stop(self) -> None:
-        self.runs = False
+        self.is_running = False
         self.forget()
 
-    def missed(self) -> None:
-        """Lose an answer: the next request is a full one."""
+    def lose_answer(self) -> None:
+        """Lose an answer, so that the next request is a full one."""
         self.is_full = True
 
     def request(self, cluster: Cluster, at_ms: int, *, in_time: bool) -> AnyRequest:
-        """Return the next heartbeat. With `in_time` a revocation is finished first, and acknowledged."""
-        acknowledges = in_time and self.uses != self.told
+        """Return the next heartbeat. With `in_time` a pending revocation is completed and acknowledged."""
+        acknowledges = in_time and self.uses != self.assigned
         if acknowledges:
-            self.uses = set(self.told)
+            self.uses = set(self.assigned)
         is_full = self.is_full or self.epoch == 0
         names, pattern = list(self.names), self.pattern if self.api_version else ""
         look, self.look = self.look, None
@@ -163,19 +163,19 @@ class Consumer:
         )
 
     def leave(self, *, for_a_while: bool) -> AnyRequest | None:
-        """Stop, and return what says so, None if there is nothing to say. Nobody waits for the answer."""
-        static = self.instance_id is not None and for_a_while
+        """Stop, and return the request to leave, or None if none is needed. The answer is not awaited."""
+        keeps_membership = self.instance_id is not None and for_a_while
         request = ConsumerGroupHeartbeat(
             **common_of(self),
             member_id=self.member_id,
-            member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH if static else LEAVE_GROUP_MEMBER_EPOCH,
+            member_epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH if keeps_membership else LEAVE_GROUP_MEMBER_EPOCH,
             instance_id=self.instance_id,
         )
-        is_member = self.runs and self.member_id != ""
+        is_member = self.is_running and self.member_id != ""
         self.stop()
         return request if is_member else None
 
-    def learn(self, response: AnyResponse, cluster: Cluster) -> None:
+    def handle_answer(self, response: AnyResponse, cluster: Cluster) -> None:
         """Handle an answer as Kafka's consumer does."""
         assert isinstance(response, ConsumerGroupHeartbeatResponse)
         if response.error_code in FENCED:
@@ -186,14 +186,14 @@ class Consumer:
         self.member_id, self.epoch, self.is_full = response.member_id, response.member_epoch, False
         self.look = response.look or None
         if response.assignment is not None:
-            self.told = {(t.topic_id.bytes, n) for t in response.assignment for n in t.partitions}
-            self.uses |= self.told
+            self.assigned = {(t.topic_id.bytes, n) for t in response.assignment for n in t.partitions}
+            self.uses |= self.assigned
         return None
 
 
-def partitions_of(of: Iterable[Partition]) -> list[TopicIdPartitions]:
+def partitions_of(partitions: Iterable[Partition]) -> list[TopicIdPartitions]:
     by_topic: dict[bytes, list[int]] = {}
-    for topic_id, number in sorted(of):
+    for topic_id, number in sorted(partitions):
         by_topic.setdefault(topic_id, []).append(number)
     return [TopicIdPartitions(UUID(bytes=topic_id), numbers) for topic_id, numbers in by_topic.items()]
 

@@ -1,9 +1,9 @@
 """Random logs of groups of the consumer protocol (KIP-848), and a model of what their clients use.
 
-The clients behave as Kafka's consumer does: they revoke before they acknowledge, and start from nothing after
-an error that fences them. Answers get lost, clients fall silent, die, return and change their topics, topics
-grow and are created again, and strangers send what no client would. A log is played against the core, so that
-its requests have the epochs of that run; its rows are a log like any other.
+The clients behave as Kafka's consumer does: they revoke before they acknowledge, and join anew after an error
+that fences them. Answers get lost, clients fall silent, die, return and change their topics, topics grow and
+are recreated, and strangers send what no client would. A log is played against the core, so that its requests
+have the epochs of that run. Afterwards its rows are a log like any other.
 """
 
 import re
@@ -35,7 +35,7 @@ class ConsumerLog(PlayedLog):
         super().__init__(seed, config)
         groups = self.random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:1], GROUPS[:2]))
         self.clients = [self._client(n, self.random.choice(groups)) for n in range(self.random.randint(1, 7))]
-        # Of its own random numbers, so that the logs of a seed are those of before.
+        # From a generator of its own, so that a seed still gives the same logs as before.
         self.may = Random(f"{seed} may").choice((None, None, "foo.*", "ba."))
         for client in self.clients:
             client.may = self.may
@@ -56,12 +56,12 @@ class ConsumerLog(PlayedLog):
         )
 
     def play(self, moves: int) -> None:
-        """Make this many random moves. More moves begin with the same ones, so that a failure shrinks."""
+        """Make this many random moves. A longer play begins with the same moves, so that failures shrink."""
         for _ in range(moves):
             self._move()
 
     def settle(self, rounds: int) -> None:
-        """Let every client run and behave well for this many rounds, with a watcher and no change."""
+        """Let every client behave well for this many rounds, while the watcher works and nothing changes."""
         self.cluster.rest()
         for client in self.clients:
             client.is_full = True
@@ -108,7 +108,7 @@ class ConsumerLog(PlayedLog):
 
     def _beat(self, client: Consumer, *, lossy: bool) -> None:
         """Send the next request of a client. It starts if it does not run."""
-        if not client.runs:
+        if not client.is_running:
             client.start()
         in_time = not lossy or (not client.is_slow and self.random.random() < 0.7)
         request = client.request(self.cluster, self.at_ms, in_time=in_time)
@@ -120,16 +120,16 @@ class ConsumerLog(PlayedLog):
             self._send(None, request)
 
     def _subscribe(self, client: Consumer) -> None:
-        """Change the topics of a client. Some clients revoke what they no longer want before they say so."""
+        """Change the topics of a client. Some clients revoke unwanted partitions before they send it."""
         names, pattern = self.random.choice(SUBSCRIPTIONS)
         client.names, client.pattern = names, pattern if client.api_version else ""
         client.is_full = True
         if not pattern and self.random.random() < 0.5:
             ids = {image.id.bytes for name in names if (image := self.cluster.now.get(name))}
-            client.uses = client.told = {partition for partition in client.uses if partition[0] in ids}
+            client.uses = client.assigned = {partition for partition in client.uses if partition[0] in ids}
 
     def _stranger(self, client: Consumer) -> AnyRequest:
-        """Return what no client would send, and what does not speak for a client that goes on."""
+        """Return a request that no client would send, and that does not act for a running client."""
         common = common_of(client) | {"correlation_id": "-1"}
         group = self.group(client.group_id)
         liar = f"liar-{self.random.randrange(2)}"
@@ -174,39 +174,39 @@ class ConsumerLog(PlayedLog):
         )
 
     def _watch(self) -> None:
-        """Send what the watcher sends: where a group's topics and patterns differ from the cluster's."""
+        """Send the watcher's requests: topics and pattern results in which groups differ from the cluster."""
         for group_id in GROUPS:
             group = self.group(group_id)
             if group is None:
                 continue
-            if topics := self._news_of_topics(group):
+            if topics := self._changed_topics(group):
                 self._send(None, TopicMetadata(group_id=group_id, topics=topics))
             patterns = {m.subscribed_topic_regex for m in group.members.values()} - {""}
-            found = {pattern: self.cluster.resolve(pattern, self.at_ms) for pattern in sorted(patterns)}
+            results = {pattern: self.cluster.resolve(pattern, self.at_ms) for pattern in sorted(patterns)}
             for pattern, checked in group.checked_regexes.items():
-                kept = group.resolved_regexes.get(pattern)
-                found[pattern] = structs.replace(found[pattern], seen=digest(found[pattern].topics))
-                if kept is not None and checked.seen == found[pattern].seen:
-                    found[pattern] = self.cluster.resolve(pattern, self.at_ms, self.may)
-            known_topics = {p: resolved.topics for p, resolved in group.resolved_regexes.items()}
-            if any(known_topics.get(pattern) != sorted(result.topics) for pattern, result in found.items()):
-                self._send(None, RegexResolved(group_id=group_id, patterns=found))
+                resolved = group.resolved_regexes.get(pattern)
+                results[pattern] = structs.replace(results[pattern], seen=digest(results[pattern].topics))
+                if resolved is not None and checked.seen == results[pattern].seen:
+                    results[pattern] = self.cluster.resolve(pattern, self.at_ms, self.may)
+            known_topics = {p: matches.topics for p, matches in group.resolved_regexes.items()}
+            if any(known_topics.get(pattern) != sorted(result.topics) for pattern, result in results.items()):
+                self._send(None, RegexResolved(group_id=group_id, patterns=results))
 
     def _send(self, client: Consumer | None, request: AnyRequest, *, lost: bool = False) -> None:
-        """Append the request to the log and apply it. A client whose answer is lost asks in full again."""
+        """Append the request to the log and apply it. After a lost answer a client sends a full request."""
         for effects in self._handle(request):
             for reply in effects.replies:
                 if client is not None and not lost:
-                    client.learn(reply.response, self.cluster)
+                    client.handle_answer(reply.response, self.cluster)
         if client is not None and lost:
-            client.missed()
+            client.lose_answer()
         if client is not None:
             self._check_topics(client)
         self._check_use(request.group_id)
 
     def _check_topics(self, client: Consumer) -> None:
-        """Check that after its own request, a member has no topic by name that it no longer subscribes to,
-        even if the target is older than its subscription. (What a pattern matches changes without the
+        """Check that after its own request, a member has no topic to which it no longer subscribes by name,
+        even if the target is older than the subscription. (The matches of a pattern change without the
         member.)
         """
         group = self.group(client.group_id)
@@ -217,7 +217,7 @@ class ConsumerLog(PlayedLog):
         assert names <= set(member.subscribed_topic_names)
 
     def _check_use(self, group_id: str) -> None:
-        """Check that no partition is used by two members, and the coordinator knows of each use."""
+        """Check that no two members use the same partition, and that the coordinator knows of each use."""
         group = self.group(group_id)
         used: set[Partition] = set()
         for client in self.clients:
@@ -233,7 +233,7 @@ class ConsumerLog(PlayedLog):
         self._check_rights(group)
 
     def _check_rights(self, group: ConsumerGroup | None) -> None:
-        """Check that no pattern matches a topic its client may not DESCRIBE, if all gateways check rights."""
+        """Check that no pattern matches a topic that clients may not DESCRIBE, if gateways check rights."""
         if group is not None and self.may is not None:
             matched = {name for resolved in group.resolved_regexes.values() for name in resolved.topics}
             assert all(re.fullmatch(self.may, name) for name in matched)

@@ -7,13 +7,13 @@ A member's ConsumerGroupHeartbeat is `NAME eEPOCH`, with the instance id in brac
     A e0 regex=foo.*                    or `regex=`: no pattern
     A e2                                a keep-alive
     A e2 owned[0,1]                     or `owned[foo 0-2; bar 1]`; `owned[]`: none
-    A e2 names[foo]                     what is given is sent
-    A e2 full owned[0,1]                everything is sent again
+    A e2 names[foo]                     only the given fields are sent
+    A e2 full owned[0,1]                all fields are sent again
     A -1                                leaves; `A(ia) -2` for a while
 
-`id=` sends another member id than the name, `api=0`, `facts=none`: the gateway could not reach the brokers.
-`may=foo.*`: the gateway checks that the client may DESCRIBE these topics. `look=foo.*` brings a look.
-`names=none`, `regex=none`, `owned=none` and `timeout=-1` leave a field out.
+`id=` sends another member id than the name, `api=0` another version. With `facts=none` the gateway could not
+reach the brokers. With `may=foo.*` it lets the client DESCRIBE only these topics. `look=foo.*` sends the
+result of a check. `names=none`, `regex=none`, `owned=none` and `timeout=-1` leave a field out.
 """
 
 import re
@@ -75,33 +75,35 @@ def member_heartbeat(
     epoch = int(given["epoch"])
     is_full = epoch == 0 or "full" in given
     sent = {**joined_with, **given} if is_full else given
-    names = _given(sent, "names")
-    regex = _given(sent, "regex")
+    names = _value_or_none(sent, "names")
+    regex = _value_or_none(sent, "regex")
     if is_full and "names" not in sent and regex is None:
         names = ",".join(sorted(cluster.topics))
     topics = None if names is None else [name.strip() for name in names.split(",") if name]
-    reachable = given.get("facts") != "none"
+    is_reachable = given.get("facts") != "none"
     look = given.get("look")
-    looked = None if look is None or not reachable else cluster.look(look, now_ms, given.get("may", ".*"))
+    looked = None
+    if look is not None and is_reachable:
+        looked = cluster.resolve_for_client(look, now_ms, given.get("may", ".*"))
     return ConsumerGroupHeartbeat(
         **common,
         member_id=given["id"],
         member_epoch=epoch,
-        instance_id=_given(given, "instance"),
-        rack_id=_given(sent, "rack"),
+        instance_id=_value_or_none(given, "instance"),
+        rack_id=_value_or_none(sent, "rack"),
         rebalance_timeout_ms=options.milliseconds(sent.get("timeout", "60s" if is_full else "-1")),
         subscribed_topic_names=topics,
         subscribed_topic_regex=regex,
-        server_assignor=_given(sent, "assignor"),
+        server_assignor=_value_or_none(sent, "assignor"),
         topic_partitions=_owned(given, cluster, "" if is_full else None),
-        topics=cluster.facts(topics) if reachable else None,
-        regex=cluster.look(regex, now_ms, given.get("may")) if regex and reachable else None,
+        topics=cluster.topic_metadata(topics) if is_reachable else None,
+        regex=cluster.resolve_for_client(regex, now_ms, given.get("may")) if regex and is_reachable else None,
         checks_topics=True if "may" in given else UNSET,
         looked={str(look): looked} if looked is not None else UNSET,
     )
 
 
-def _given(given: dict[str, str], name: str) -> str | None:
+def _value_or_none(given: dict[str, str], name: str) -> str | None:
     value = given.get(name)
     return None if value == "none" else value
 
@@ -118,7 +120,7 @@ def _owned(given: dict[str, str], cluster: Cluster, default: str | None) -> list
 
 
 def changed_topics(group: object, group_id: str, cluster: Cluster) -> TopicMetadata | None:
-    """Return what the watcher sends a group that knows other topics than the cluster has, None if nothing."""
+    """Return the metadata that the watcher sends the group, or None if the group has that of the cluster."""
     changed = (
         cluster.differences(group) if isinstance(group, ConsumerGroup | ShareGroup | StreamsGroup) else {}
     )
@@ -128,26 +130,26 @@ def changed_topics(group: object, group_id: str, cluster: Cluster) -> TopicMetad
 def regexes_resolved(
     given: dict[str, str], group: object, group_id: str, cluster: Cluster, now_ms: int
 ) -> RegexResolved:
-    """Return the watcher's result for the given patterns, by default for all of the group's members.
-    `at=5s`: the time at which the topics were read. The topics are not filtered, as if the watcher did not
-    know yet which patterns are checked.
+    """Return the watcher's results for the given patterns (default: those of all members). The option `at=5s`
+    is the time at which the topics were read. The topics are not filtered by rights, as if the watcher did
+    not know yet which patterns gateways check.
     """
     members = group.members.values() if isinstance(group, ConsumerGroup) else ()
     patterns = sorted({member.subscribed_topic_regex for member in members} - {""})
     if "patterns" in given:
         patterns = given["patterns"].split(",")
     at_ms = options.milliseconds(given["at"]) if "at" in given else now_ms
-    found = {
-        pattern: cluster.resolution(pattern, at_ms) or RegexResolution(at_ms=at_ms) for pattern in patterns
+    results = {
+        pattern: cluster.resolve(pattern, at_ms) or RegexResolution(at_ms=at_ms) for pattern in patterns
     }
-    for pattern in getattr(group, "checked_regexes", {}).keys() & found.keys():
-        found[pattern] = structs.replace(found[pattern], seen=digest(sorted(found[pattern].topics)))
-    return RegexResolved(group_id=group_id, patterns=found)
+    for pattern in getattr(group, "checked_regexes", {}).keys() & results.keys():
+        results[pattern] = structs.replace(results[pattern], seen=digest(sorted(results[pattern].topics)))
+    return RegexResolved(group_id=group_id, patterns=results)
 
 
 def _alter(common: Common, given: dict[str, str]) -> AnyRequest:
-    """`alter-configs admin consumer.session.timeout.ms=50000`, `none`: the coordinator's own value."""
-    configs = {name: _given(given, name) for name in given if "." in name}
+    """Parse `consumer.session.timeout.ms=50000`. `none` restores the coordinator's value."""
+    configs = {name: _value_or_none(given, name) for name in given if "." in name}
     return AlterGroupConfigs(**common, configs=configs, validate_only=given.get("validate-only") == "yes")
 
 

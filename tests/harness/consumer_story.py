@@ -1,11 +1,11 @@
-"""Groups and answers of the consumer protocol as text."""
+"""Formats groups and answers of the consumer protocol as text."""
 
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from msgspec import UNSET
 
-from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry, TaskState
 from kafka_why.contract.kafka.responses import (
     AlterGroupConfigsResponse,
     AnyResponse,
@@ -27,7 +27,7 @@ Labels = Mapping[UUID, str]
 
 
 def reply(response: AnyResponse, labels: Labels) -> list[str]:
-    """Describe an answer. Empty if it is none of the consumer protocol."""
+    """Describe an answer of the consumer protocol. Return [] for any other answer."""
     match response:
         case ConsumerGroupHeartbeatResponse() if response.error_code:
             return [f"- {response.error_message}"] if response.error_message else []
@@ -63,7 +63,7 @@ def is_usual(heartbeat_interval_ms: int) -> bool:
 def epoch_and_assignment(
     response: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse, labels: Labels
 ) -> str:
-    """`e3 [foo 0-2]`, `e3 -` without an assignment."""
+    """Return `e3 [foo 0-2]`, or `e3 -` without an assignment."""
     assignment = "-" if response.assignment is None else assigned_text(response.assignment, labels)
     return f"e{response.member_epoch} {assignment}"
 
@@ -106,8 +106,20 @@ def details(entry: HistoryEntry) -> dict[str, str | None]:
         "revoking": _bracketed(entry.revoking),
         "awaiting": _bracketed(entry.awaiting),
         "targets": " ".join(f"{member}:{_bracketed(target)}" for member, target in targets.items()),
+        "states": _states(entry.task_states or {}),
         "took": None if entry.took_ms is None else time_text(entry.took_ms),
     }
+
+
+def _states(states: dict[str, TaskState]) -> str:
+    """Return `0_1:standby@50/60-5s`: the role, and the offsets with the time since their report."""
+    return " ".join(f"{task}:{state.role or '-'}{_reported(state)}" for task, state in states.items())
+
+
+def _reported(state: TaskState) -> str:
+    if state.offset is None or state.reported_before_ms is None:
+        return ""
+    return f"@{state.offset}/{state.end_offset}-{time_text(state.reported_before_ms)}"
 
 
 def _bracketed(partitions: dict[str, list[int]] | None) -> str | None:
@@ -156,7 +168,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, labels: Labels) -> str
 
 def epochs_of(member: ConsumerMember, labels: Labels) -> str:
     """Return the assigned partitions with their assignment epochs: `[foo 0-2@3]`."""
-    by_name = {_label(UUID(bytes=id_), labels): of for id_, of in member.assigned.items()}
+    by_name = {_label(UUID(bytes=id_), labels): epochs for id_, epochs in member.assigned.items()}
     return f"[{partition_text.text_of_epochs(by_name)}]"
 
 

@@ -25,26 +25,26 @@ def of_kafka() -> list[dict[str, Any]]:
     (jar,) = (path for path in jar_paths("broker") if _JAR.fullmatch(path.name))
     with ZipFile(jar) as archive:
         names = [name for name in archive.namelist() if name.startswith("common/message/") and "." in name]
-        found = [json.loads(_COMMENT.sub("", archive.read(name).decode())) for name in names]
-    return sorted(map(_compact, found), key=lambda schema: (schema["apiKey"], schema["type"]))
+        schemas_of_jar = [json.loads(_COMMENT.sub("", archive.read(name).decode())) for name in names]
+    return sorted(map(_compact, schemas_of_jar), key=lambda schema: (schema["apiKey"], schema["type"]))
 
 
 def _compact(schema: dict[str, Any]) -> dict[str, Any]:
-    common = {one["name"]: one["fields"] for one in schema.get("commonStructs", ())}
+    common = {struct["name"]: struct["fields"] for struct in schema.get("commonStructs", ())}
     fields = [_field(field, common) for field in schema["fields"]]
     return {name: schema[name] for name in _KEPT} | {"fields": fields}
 
 
 def _field(field: dict[str, Any], common: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in field.items() if name not in _NOT_READ}
-    kept.setdefault("versions", field.get("taggedVersions"))  # Kafka's generator takes these, too
+    compact = {name: value for name, value in field.items() if name not in _NOT_READ}
+    compact.setdefault("versions", field.get("taggedVersions"))  # Kafka's generator takes these, too
     inner = field.get("fields") or common.get(field["type"].removeprefix("[]"))
-    return kept if inner is None else kept | {"fields": [_field(one, common) for one in inner]}
+    return compact if inner is None else compact | {"fields": [_field(it, common) for it in inner]}
 
 
-def as_text(found: list[dict[str, Any]]) -> str:
+def as_text(all_schemas: list[dict[str, Any]]) -> str:
     """Return the file of package data: a line for each schema."""
-    return "[\n" + ",\n".join(json.dumps(schema, separators=(",", ":")) for schema in found) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(schema, separators=(",", ":")) for schema in all_schemas) + "\n]\n"
 
 
 if __name__ == "__main__":

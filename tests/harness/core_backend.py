@@ -11,10 +11,11 @@ from msgspec import UNSET
 
 from clients.coordinator_client import Header
 from clients.pending import RequestTooLarge
-from gateway.coordinator.failures import failed, refused
-from gateway.coordinator.groups import KnownGroup, known_of
+from gateway.coordinator.failures import error_response, refuse_oversized
+from gateway.coordinator.groups import KnownGroup, to_known_group
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import AnyRequest, DescribeGroup, RegexResolved
-from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from kafka_why.contract.kafka.responses import DescribeGroupResponse, ListedGroup
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.messages import ErrorCode, Request, Response
@@ -30,12 +31,12 @@ R = TypeVar("R", bound=Response)
 
 
 class CoreBackend:
-    """The pure core as the gateway's backend. `asked` are the requests that reached the core.
+    """The pure core as the gateway's backend. `asked` has the requests that reached the core.
 
-    If `away`, the coordinator does not answer. `unread` are groups that are not read yet. If
-    `view_is_behind`, groups are shown as they were when the view was last read to its end; the view never
-    reaches its end while it is `stuck`. With `has_replica` it lists the groups that have changed since then
-    at once. `held` are groups whose responses wait for an event.
+    Tests may set: `away`, the coordinator does not answer; `unread`, the groups have not been read yet;
+    `view_is_behind`, groups are shown as of the last `reach_end`; `stuck`, `reach_end` times out;
+    `has_replica`, requests for the changed groups are answered at once; `held`, the responses of a group wait
+    for its event.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class CoreBackend:
 
     @property
     def waiting(self) -> int:
-        """Return the requests without an answer."""
+        """Return the number of requests without an answer."""
         return len(self._waiting)
 
     def header(
@@ -78,7 +79,7 @@ class CoreBackend:
 
     async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
         if self.away:
-            return failed(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self.has_replica and isinstance(request, DescribeGroup) and request.lists_changed is True:
             self.asked.append(request)
             return cast(R, self._changed(request))
@@ -100,20 +101,20 @@ class CoreBackend:
                 await self.held[request.group_id].wait()
         finally:
             self._waiting.pop(name, None)
-        assert isinstance(response, request.answer)
+        assert isinstance(response, request.response_type)
         return response
 
     def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
-        return refused(self, request, error)
+        return refuse_oversized(self, request, error)
 
     def _changed(self, request: DescribeGroup) -> DescribeGroupResponse:
-        """Return the early answer of a replica."""
-        shown = {group.group_id: group for group in self._view}
+        """Return a replica's answer to a request for the changed groups."""
+        listed = {group.group_id: group for group in self._view}
         now = {group.group_id: group for group in self._current()}
         changed: list[ListedGroup] = [
-            known_of(group) for name, group in now.items() if shown.get(name) != group
+            to_known_group(group) for name, group in now.items() if listed.get(name) != group
         ]
-        changed += [ListedGroup(name, DEAD) for name in shown.keys() - now.keys()]
+        changed += [ListedGroup(name, DEAD) for name in listed.keys() - now.keys()]
         return DescribeGroupResponse(
             group_id=request.group_id,
             correlation_id=request.correlation_id,
@@ -122,15 +123,15 @@ class CoreBackend:
             changed=changed,
         )
 
-    def tell(self, told: RegexResolved | ShareStateResult) -> None:
-        """Apply what the topic watcher sends a group, or the one that carries out its tasks."""
+    def apply(self, request: RegexResolved | ShareStateResult) -> None:
+        """Apply a request of the topic watcher, or of the share-state thread."""
         name = f"requests-0-{next(self._numbers)}"
-        self._timelines[told.group_id].apply(Row(self.now_ms, name, told))
+        self._timelines[request.group_id].apply(Row(self.now_ms, name, request))
         self._settle()
 
     def carry_out_tasks(self, group_id: str) -> None:
-        """Tell a share group that the share coordinator has done all that it was asked."""
-        (view,) = (one for one in self._current() if one.group_id == group_id)
+        """Report to a share group that the share coordinator has completed all open tasks."""
+        (view,) = (group for group in self._current() if group.group_id == group_id)
         assert view.consumer is not UNSET
         share = view.consumer.share
         assert share is not UNSET
@@ -141,7 +142,7 @@ class CoreBackend:
                 for topic in task.topics
                 for number in topic.partitions
             ]
-            self.tell(ShareStateResult(group_id=group_id, task=task.task, partitions=partitions))
+            self.apply(ShareStateResult(group_id=group_id, task=task.task, partitions=partitions))
 
     def advance(self, ms: int) -> None:
         """Advance the time, and fire the deadlines that become due."""
@@ -151,20 +152,19 @@ class CoreBackend:
         self._settle()
 
     @property
-    def is_read(self) -> bool:
+    def has_caught_up(self) -> bool:
         return not self.unread
 
     def groups(self) -> list[KnownGroup]:
-        return [known_of(group) for group in (self._view if self.view_is_behind else self._current())]
+        return [to_known_group(group) for group in (self._view if self.view_is_behind else self._current())]
 
-    def configured(self) -> list[str]:
+    def configured_group_ids(self) -> list[str]:
         return [
             group_id for group_id, t in sorted(self._timelines.items()) if getattr(t.group, "configs", {})
         ]
 
-    def type_of(self, group_id: str) -> str | None:
-        found = [group.group_type for group in self.groups() if group.group_id == group_id]
-        return found[0] if found else None
+    def get(self, group_id: str) -> KnownGroup | None:
+        return next((group for group in self.groups() if group.group_id == group_id), None)
 
     async def reach_end(self, timeout_s: float) -> bool:
         if self.stuck:
@@ -180,10 +180,10 @@ class CoreBackend:
             if isinstance(t.group, (ClassicGroup, ConsumerGroup, ShareGroup))
         ]
 
-    async def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Wait until that many matching requests arrived."""
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds. It is checked after each request."""
         async with asyncio.timeout(PATIENCE_S), self.more:
-            await self.more.wait_for(holds)
+            await self.more.wait_for(condition)
 
     def _settle(self) -> None:
         for timeline in self._timelines.values():

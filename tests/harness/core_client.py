@@ -10,9 +10,9 @@ from state.timeline import Row, StepFunction, Timeline
 
 
 class CoreClient(CoordinatorClient):
-    """The pure core as the coordinator of these groups, which answers when an answer is first waited for.
+    """The pure core as the coordinator of these groups. A request is handled when its answer is awaited.
 
-    `sent` are the requests, `sent_first` how many of them were sent before an answer was waited for.
+    `sent` are the requests, `sent_first` is the number of requests that were sent before the first wait.
     """
 
     def __init__(self, *groups: AnyGroup, step: StepFunction = step) -> None:
@@ -42,7 +42,7 @@ class CoreClient(CoordinatorClient):
         return _Answer(self, request)
 
     def apply(self, request: Any, at_ms: int = 0) -> Any:
-        """Return the last response, None if there is none yet."""
+        """Apply a request. Return the last response, or None if there is none yet."""
         name = request.group_id
         timeline = self.timelines.setdefault(name, self._timeline(name, None))
         if timeline.group is not None:
@@ -52,7 +52,7 @@ class CoreClient(CoordinatorClient):
         return replies[-1].response if replies else None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
     def _timeline(self, group_id: str, group: AnyGroup | None) -> Timeline:
         return Timeline(group_id, group, CoordinatorConfig(), step=self._step)

@@ -1,4 +1,4 @@
-"""What code does to the disk, in order, so that a test can say what a power loss may leave."""
+"""Records what code does to the disk, in order, so that a test can check what a power loss may leave."""
 
 import os
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import pytest
 
 
 def record_disk_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows: "sync NAME" of files and folders, "make NAME" of folders, and "name NAME" of
-    files that are renamed or linked.
+    """Return a list to which steps are added: "sync NAME" of a file or folder, "make NAME" of a folder, and
+    "name NAME" of a file that is renamed or linked.
     """
     steps: list[str] = []
     fsync = os.fsync
@@ -18,10 +18,10 @@ def record_disk_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         fsync(descriptor)
         steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
 
-    def recorded(step: str, call: Callable[..., None], named: int) -> Callable[..., None]:
+    def recorded(step: str, call: Callable[..., None], path_index: int) -> Callable[..., None]:
         def record(*arguments: object) -> None:
             call(*arguments)
-            steps.append(f"{step} {Path(str(arguments[named])).name}")
+            steps.append(f"{step} {Path(str(arguments[path_index])).name}")
 
         return record
 

@@ -1,4 +1,4 @@
-"""How many examples tests of random cases try: as many as each says, times the option ``--examples``."""
+"""The number of examples of property tests: the test's own number, times the option ``--examples``."""
 
 from hypothesis import settings
 
@@ -12,5 +12,5 @@ def scaled(base: int) -> int:
 
 
 def examples(base: int) -> settings:
-    """Set the number of examples of a property, times the factor."""
+    """Return the settings of a property test with `base` examples, times the factor."""
     return settings(max_examples=scaled(base))

@@ -1,13 +1,14 @@
-"""What a scenario expects of an answer, a group or a member, apart from the outcome that is printed.
+"""The expectations of a scenario about an answer, a group or a member, apart from the printed outcome.
 
 `COMMAND => e3 [0-2]` is about the answer to a command: `e3 -` without an assignment, `e3 []` with an empty
 one, the name of an error, `gen 4` of a JoinGroup, `[0,1]` of a SyncGroup, `waits`, or `NONE`.
 
 `expect group Stable gE4 aE4` and `expect A e3 p2 UNREVOKED [0-2] pending[3,4] target[0] session@45s` are
-about the state. What is not named is not checked. `epochs[0,1@2; 2@3]` are assignment epochs, `consumer` and
-`classic` protocols, `generation=3` that of a classic group. `expect A gone`: it is no member. Of a share
-group `ing[0,1]`, `ed[0,1]` and `del[0,1]` are partitions that are initializing, initialized and deleting, and
-`INIT:foo(0,1@2/-1)` a task with its state epoch and start offset, `DELETE:foo(0)` one, `idle` none.
+about the state. Only what is named is checked. `epochs[0,1@2; 2@3]` are assignment epochs, `consumer` and
+`classic` are protocols, `generation=3` is that of a classic group. `expect A gone` means that A is no member.
+For a share group, `ing[0,1]`, `ed[0,1]` and `del[0,1]` are partitions that are initializing, initialized and
+deleting. `INIT:foo(0,1@2/-1)` is a task with its state epoch and start offset, `DELETE:foo(0)` a task to
+delete. `idle` means no task.
 """
 
 import re
@@ -35,7 +36,7 @@ _BRACKETS = re.compile(r'(\w*)\[([^\]]*)\]|(\w+)="([^"]*)"')
 
 
 def gist(response: AnyResponse | None, labels: Labels) -> str:
-    """Return what an expectation of an answer is compared with."""
+    """Return the text of an answer with which an expectation is compared."""
     match response:
         case None:
             return "waits"
@@ -60,27 +61,27 @@ def gist(response: AnyResponse | None, labels: Labels) -> str:
 
 
 def check_answer(expected: str, response: AnyResponse | None, labels: Labels) -> None:
-    """Raise AssertionError if the answer is another one."""
+    """Raise AssertionError if the answer is not the expected one."""
     if (
         isinstance(response, StreamsGroupHeartbeatResponse)
         and not response.error_code
         and response.member_epoch >= 0
     ):
         return streams_story.check_answer(expected, response)
-    found = gist(response, labels)
-    assert canonical(expected) == found, f"expected {canonical(expected)}, the answer is {found}"
+    actual = gist(response, labels)
+    assert canonical(expected) == actual, f"expected {canonical(expected)}, the answer is {actual}"
 
 
 def canonical(text: str) -> str:
     """Return the text with its partitions in the order and form of `partition_text`."""
 
-    def put(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         name, content = (match[1], match[2]) if match[2] is not None else (match[3], match[4])
         if name == "epochs":
             return f"epochs[{partition_text.text_of_epochs(partition_text.parse_epochs(content))}]"
         return f"{name}[{partition_text.text_of(partition_text.parse(content))}]"
 
-    return _BRACKETS.sub(put, text.strip())
+    return _BRACKETS.sub(replace, text.strip())
 
 
 def check_group(expected: str, group: KafkaGroup | None) -> None:
@@ -100,10 +101,10 @@ def check_member(expected: str, group: KafkaGroup | None, member_id: str, labels
     return _check(expected, {"gone"} if member is None else {"classic"})
 
 
-def _check(expected: str, found: set[str]) -> None:
+def _check(expected: str, actual: set[str]) -> None:
     tokens = re.findall(r"\S*\[[^\]]*\]|\S+", canonical(expected))
-    wrong = [token for token in tokens if token not in found]
-    assert not wrong, f"expected {' '.join(wrong)}, found {' '.join(sorted(found))}"
+    missing = [token for token in tokens if token not in actual]
+    assert not missing, f"expected {' '.join(missing)}, found {' '.join(sorted(actual))}"
 
 
 def _of_group(group: KafkaGroup | None) -> set[str]:

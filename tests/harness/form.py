@@ -1,4 +1,4 @@
-"""The form of the coordinators that tests start: with a replica, or the query alone (`pytest --pure`)."""
+"""The coordinators that tests start run with a replica, or with the query alone (`pytest --pure`)."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ has_replica = True
 
 
 def arguments() -> list[str]:
-    """Return what `run` is given."""
+    """Return the arguments of `run` for this form."""
     return [] if has_replica else ["--no-replica"]
 
 
 def formed(options: Options) -> Options:
-    """Return the options of a coordinator of this form. One without a replica stays so."""
+    """Return the options, without a replica if tests run the query alone."""
     return options if has_replica else replace(options, replica=False)

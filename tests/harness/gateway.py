@@ -5,13 +5,12 @@ and ApiVersions, and answers other requests with bodies that the test sets.
 """
 
 import asyncio
-import inspect
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
-from types import FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
@@ -28,18 +27,17 @@ from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.framing import FrameBuffer, RequestHeader, expects_response, framed, request_header
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.kafka.requests import JoinGroup
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ANONYMOUS, Response
 from kafka_why.contract.telemetry import GroupDeliveries, MemberTelemetry
 from tests.harness.core_backend import CoreBackend as CoreBackend
-from tests.harness.coroutines import as_test
 from tests.harness.raw_client import PATIENCE_S as PATIENCE_S
 from tests.harness.raw_client import RawClient as RawClient
+from tests.harness.waiting import as_test, evaluated_options
 
 HOST = "127.0.0.1"
-ADVERTISED_PORT = (
-    9092  # the port that the broker advertises: nothing listens there, and no client may learn it
-)
+ADVERTISED_PORT = 9092  # the broker advertises it: nothing listens there, and no client may learn it
 NODE_ID = 5
 TOPICS = {"orders": 3, "prices": 1}
 LAYOUT = TopicLayout.named()
@@ -47,7 +45,7 @@ _LIMITS = {field.name for field in fields(Limits)}
 
 R = TypeVar("R", bound=Response)
 Right = tuple[Operation, ResourceType, str]
-"""An operation that clients may do on the resource of this name, or on those that begin with it (`name*`)."""
+"""An operation, and the type and the name of a resource, or a prefix of names (`name*`), or all (`*`)."""
 
 
 def acls(rights: Iterable[Right]) -> list[Acl]:
@@ -72,12 +70,12 @@ def topic_id(name: str) -> UUID:
 
 @dataclass
 class StubBroker:
-    """A broker of one node. `answers` are bodies by api key; a request without one is answered by its own
-    bytes. `scripts` make the body of a request.
+    """The only broker of a cluster. It answers a request with the body in `answers` for its API key, or with
+    the result of the function in `scripts`, or else with the request's own bytes.
 
     `topic_errors` are error codes of topics in Metadata, `internal` the topics that it marks as internal.
-    Requests of the APIs in `unanswered` get no answer. `passed` are the requests that arrived, except the
-    gateway's own. `messages` are the whole messages.
+    Requests of APIs in `unanswered`, or with `silent` all, get no answer. Others wait for `open`. `passed`
+    has the headers of the clients' requests that arrived, and `messages` the whole requests.
     """
 
     address: Address = field(init=False)
@@ -90,13 +88,13 @@ class StubBroker:
     passed: list[RequestHeader] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
     open: asyncio.Event = field(default_factory=asyncio.Event)
-    metadata_asked: int = 0
+    metadata_requests: int = 0
     silent: bool = False
     unanswered: set[int] = field(default_factory=set)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     def requests(self, *api_keys: int) -> list[Any]:
-        """Return what clients' connections have brought, decoded: the requests of these APIs, or of all."""
+        """Return the clients' requests of these APIs (default: all), decoded."""
         pairs = [(request_header(message), message) for message in self.messages]
         return [codec.decode_request(*pair) for pair in pairs if not api_keys or pair[0].api_key in api_keys]
 
@@ -130,7 +128,7 @@ class StubBroker:
         return header.correlation_id.to_bytes(4, "big") + message[header.client_id_end :]
 
     def _metadata(self, header: RequestHeader, message: bytes) -> codec.Fields:
-        self.metadata_asked += 1
+        self.metadata_requests += 1
         request = codec.decode_request(header, message)
         by_id = {self._id(name): name for name in self.topics}
         names = list(self.topics)
@@ -152,13 +150,13 @@ class StubBroker:
         if name not in self.topics:
             return {"error_code": 3, "name": name, "partitions": []}
         partitions = [{"partition_index": p, "leader_id": NODE_ID} for p in range(self.topics[name])]
-        found = {"error_code": 0, "name": name, "topic_id": self._id(name), "partitions": partitions}
-        return found | {"is_internal": name in self.internal}
+        topic = {"error_code": 0, "name": name, "topic_id": self._id(name), "partitions": partitions}
+        return topic | {"is_internal": name in self.internal}
 
 
 @dataclass
-class Written:
-    """Records of the telemetry topic: what clients said of themselves, what was counted of share groups."""
+class WrittenTelemetry:
+    """The records of the telemetry topic: clients' metrics, and deliveries of share groups."""
 
     records: list[MemberTelemetry] = field(default_factory=list)
     deliveries: list[GroupDeliveries] = field(default_factory=list)
@@ -181,10 +179,10 @@ class GatewayFixture:
     cluster: Cluster
     quotas: Quotas
     broker_server: asyncio.Server
-    evidence: Written
+    evidence: WrittenTelemetry
     authorizer: Authorizer | None = None
     clients: list[RawClient] = field(default_factory=list)
-    asking: RawClient | None = None
+    shared_client: RawClient | None = None
 
     async def client(
         self,
@@ -194,7 +192,7 @@ class GatewayFixture:
         client_id: str = "me",
         server_name: str | None = None,
     ) -> RawClient:
-        """Open a connection, to the first listener unless a port is given. `server_name` is for TLS."""
+        """Open a connection to a port (default: that of the first listener). `server_name` is for TLS."""
         reader, writer = await asyncio.open_connection(
             HOST, port or self.gateway.address.port, ssl=tls, server_hostname=server_name
         )
@@ -203,30 +201,32 @@ class GatewayFixture:
         return client
 
     async def ask(self, api_key: int, version: int, **body: Any) -> Any:
-        """Send a request of a client for such requests, and return its answer."""
-        if self.asking is None:
-            self.asking = await self.client()
-        return await self.asking.ask(api_key, version, **body)
+        """Send a request on a connection that all calls of this method share. Return the answer."""
+        if self.shared_client is None:
+            self.shared_client = await self.client()
+        return await self.shared_client.ask(api_key, version, **body)
 
     def allow(self, *rights: Right) -> None:
-        """Replace what clients may do."""
+        """Replace the rights of all clients."""
         assert self.authorizer is not None
         self.authorizer.replace(acls(rights))
 
     def cached_topics(self) -> int:
-        """Return how many topics are cached, by name and by id, with those that do not exist."""
+        """Return the number of topics cached by name and by id, including those that do not exist."""
         return len(self.cluster._by_name) + len(self.cluster._by_id)
 
     async def stop_broker(self) -> None:
-        """End the stub broker: no one can connect to it any more."""
+        """Stop the stub broker: its connections are lost, and new ones are refused."""
         self.broker_server.close()
+        for writer in self.broker.writers:
+            writer.close()
         await self.broker_server.wait_closed()
 
     async def broker_port(self) -> int:
         """Return the port of the broker's own listener, as a client learns it."""
         client = await self.client()
-        found = await client.ask(ApiKey.FindCoordinator, 0, key="any")
-        return int(found.port)
+        coordinator = await client.ask(ApiKey.FindCoordinator, 0, key="any")
+        return int(coordinator.port)
 
 
 @asynccontextmanager
@@ -237,8 +237,10 @@ async def world(
     versions: codec.Fields = MappingProxyType({}),
     **options: Any,
 ) -> AsyncIterator[GatewayFixture]:
-    """Start a world and end it. Clients have these `rights`, or all by default. The broker's ApiVersions has
-    the fields `versions` when the gateway starts. `options` are of GatewayOptions.
+    """Start a gateway and all that it needs, and end them with the block.
+
+    Clients have these `rights` (default: all). When the gateway starts, the broker's ApiVersions has the
+    fields `versions`. `options` are those of GatewayOptions.
     """
     if rights is not None:
         authorizer = Authorizer()
@@ -249,26 +251,27 @@ async def world(
     server = await asyncio.start_server(broker.serve, HOST, 0)
     broker.address = Address(HOST, server.sockets[0].getsockname()[1])
     layout = options.pop("layout", LAYOUT)
-    told = GatewayOptions(ClientConfig(str(broker.address)), layout, Address(HOST, 0), **options)
-    cluster, quotas = _Cluster([broker.address], told.limits), Quotas(told.limits, rules)
-    evidence, interval_ms = Written(), told.telemetry_interval_ms
-    telemetry = None if interval_ms is None else ClientTelemetry(interval_ms, evidence)
+    gateway_options = GatewayOptions(ClientConfig(str(broker.address)), layout, Address(HOST, 0), **options)
+    cluster = _Cluster([broker.address], gateway_options.limits)
+    quotas = Quotas(gateway_options.limits, rules)
+    evidence, interval_ms = WrittenTelemetry(), gateway_options.telemetry_interval_ms
+    telemetry = None if interval_ms is None else ClientTelemetry(interval_ms, evidence.write)
     gateway = Gateway(
-        told,
+        gateway_options,
         cluster,
         core,
         core,
         authorizer=authorizer,
         quotas=quotas,
         telemetry=telemetry,
-        evidence=evidence,
+        write_deliveries=evidence.write_deliveries,
     )
-    playing = GatewayFixture(gateway, core, broker, cluster, quotas, server, evidence, authorizer)
+    fixture = GatewayFixture(gateway, core, broker, cluster, quotas, server, evidence, authorizer)
     try:
         await gateway.start()
-        yield playing
+        yield fixture
     finally:
-        for client in playing.clients:
+        for client in fixture.clients:
             client.writer.close()
         await gateway.close()
         server.close()
@@ -287,26 +290,93 @@ class _Cluster(Cluster):
 def played(
     test: Callable[..., Awaitable[None]] | None = None, *, expose_internal_topics: Any = True, **options: Any
 ) -> Callable[..., Any]:
-    """Make a test of a coroutine whose first argument is a world of its own. The others are parameters and
-    fixtures, as of any test. `options` are of `world`, of GatewayOptions, or of Limits. A function in the
-    place of a value makes it, of the arguments of the test that it names. Few tests are about internal
-    topics: for the others there are none, so that nothing looks for their ids.
+    """Decorate a coroutine as a test. Its first argument is a new GatewayFixture, the others are parameters
+    and fixtures as of any test.
+
+    `options` are those of `world`, GatewayOptions or Limits. Instead of a value an option may be a function,
+    which is called with the test's arguments that it names. By default there are no internal topics, so that
+    the gateway does not look up their ids.
     """
     options["expose_internal_topics"] = expose_internal_topics
     if test is None:
         return partial(played, **options)
 
     async def play(arguments: dict[str, Any]) -> None:
-        made = {name: _made(value, arguments) for name, value in options.items()}
-        if limits := {name: made.pop(name) for name in options.keys() & _LIMITS}:
-            made["limits"] = Limits(**limits)
-        async with world(**made) as playing:
-            await test(playing, **arguments)
+        evaluated = evaluated_options(options, arguments)
+        if limits := {name: evaluated.pop(name) for name in options.keys() & _LIMITS}:
+            evaluated["limits"] = Limits(**limits)
+        async with world(**evaluated) as fixture:
+            await test(fixture, **arguments)
 
-    return as_test(test, lambda arguments: uvloop.run(play(arguments)), given=1)  # as `gateway.service` does
+    # In an event loop of uvloop, as `gateway.service` does.
+    return as_test(test, lambda arguments: uvloop.run(play(arguments)), skipped=1)
 
 
-def _made(value: Any, arguments: dict[str, Any]) -> Any:
-    if not isinstance(value, FunctionType):
-        return value
-    return value(**{name: arguments[name] for name in inspect.signature(value).parameters})
+COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST = 8, 9, 11, 12, 13, 14, 15, 16
+DELETE_GROUPS, OFFSET_DELETE = 42, 47
+BEAT: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
+"""The fields of a heartbeat of an unknown member, which gets UNKNOWN_MEMBER_ID."""
+
+
+def join_fields(member_id: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "group_id": "g",
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+        "member_id": member_id,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"subscription"}],
+        **more,
+    }
+
+
+async def stable(world: GatewayFixture, client: RawClient, **more: Any) -> str:
+    """Form group g with one member, in generation 1, and return its member id."""
+    member_id = str((await client.ask(JOIN, 9, **join_fields(**more))).member_id)
+    await client.send(JOIN, 9, **join_fields(member_id, **more))
+    await world.core.wait_for(lambda: sum(isinstance(r, JoinGroup) for r in world.core.asked) == 2)
+    world.core.advance(3_000)
+    _, joined = await client.receive()
+    assert (joined.error_code, joined.generation_id, joined.leader) == (0, 1, member_id)
+    synced = await client.ask(
+        SYNC,
+        5,
+        group_id="g",
+        generation_id=1,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[{"member_id": member_id, "assignment": b"everything"}],
+    )
+    assert (synced.error_code, synced.assignment) == (0, b"everything")
+    return member_id
+
+
+def commit_fields(member_id: str, *offsets: tuple[str, int, int], by_id: bool = False) -> dict[str, Any]:
+    return {
+        "group_id": "g",
+        "generation_id_or_member_epoch": 1 if member_id else -1,
+        "member_id": member_id,
+        "topics": [
+            {
+                **({"topic_id": topic_id(name)} if by_id else {"name": name}),
+                "partitions": [
+                    {"partition_index": p, "committed_offset": offset, "committed_metadata": "note"}
+                ],
+            }
+            for name, p, offset in offsets
+        ],
+    }
+
+
+def outcomes(response: Any) -> list[tuple[Any, int, int]]:
+    """Return the (topic, partition, error code) triples of an answer."""
+    return [
+        (topic.name or topic.topic_id, p.partition_index, p.error_code)
+        for topic in response.topics
+        for p in topic.partitions
+    ]
+
+
+def topic_partition(name: str) -> dict[str, Any]:
+    return {"name": name, "partitions": [{"partition_index": 0}]}

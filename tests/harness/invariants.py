@@ -34,13 +34,32 @@ def _of_its_protocol(group: KafkaGroup) -> list[tuple[str, bool]]:
         case ClassicGroup():
             return classic_invariants.invariants_of(group)
         case ConsumerGroup():
-            return consumer_invariants.invariants_of(group)
+            return _of_epochs(group) + consumer_invariants.invariants_of(group)
         case ShareGroup():
-            return share_invariants.invariants_of(group)
+            return _of_epochs(group) + share_invariants.invariants_of(group)
         case StreamsGroup():
-            return streams_invariants.invariants_of(group)
+            return _of_epochs(group) + streams_invariants.invariants_of(group)
         case _:
             assert_never(group)
+
+
+def _of_epochs(group: ConsumerGroup | ShareGroup | StreamsGroup) -> list[tuple[str, bool]]:
+    """Return the invariants of groups whose members have epochs: rows IV3, IV5, IV7, SV1, SV5, KSI3, KSI7."""
+    members = group.members
+    epoch = group.assignment_epoch
+    static = {getattr(m, "instance_id", None): i for i, m in members.items()}
+    return [
+        ("the target is not ahead of the group", 1 <= epoch <= group.group_epoch),
+        ("no member is ahead of the target", all(m.member_epoch <= epoch for m in members.values())),
+        ("every member has a session", all(m.session_deadline_ms is not None for m in members.values())),
+        ("only members have a target", group.target.keys() <= members.keys()),
+        ("members are kept by their ids", all(m.member_id == i for i, m in members.items())),
+        (
+            "static ids map to members",
+            getattr(group, "static_members", {}) == {k: i for k, i in static.items() if k is not None},
+        ),
+        ("an Empty group has no target ahead", bool(members) or not group.is_rebalancing),
+    ]
 
 
 def _of_every_group(group: KafkaGroup) -> list[tuple[str, bool]]:
@@ -54,7 +73,7 @@ def _of_every_group(group: KafkaGroup) -> list[tuple[str, bool]]:
         ),
         (
             "pending offsets have the position of their request",
-            all(o.position == e.position for e in pending for of in e.offsets.values() for o in of.values()),
+            all(o.position == e.position for e in pending for ps in e.offsets.values() for o in ps.values()),
         ),
         ("the clock is not behind what has fired", group.clock_ms >= group.last_fired_ms),
     ]
@@ -63,6 +82,9 @@ def _of_every_group(group: KafkaGroup) -> list[tuple[str, bool]]:
 def check_life(history: Sequence[HistoryEntry]) -> None:
     """Check the history of a group from its creation to its end, if it has ended."""
     assert [entry.seq for entry in history] == list(range(1, len(history) + 1))
+    for entry in history:
+        if entry.type is EntryType.MEMBER_RECONCILED:
+            assert (entry.revoking is not None) == (entry.member_state == "UnrevokedPartitions")
     for before, after in pairwise(history):
         assert before.at_ms <= after.at_ms
         assert before.to_state == after.from_state != DEAD

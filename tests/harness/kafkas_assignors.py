@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from embedded.jars import class_path
@@ -18,7 +19,7 @@ Answer = dict[MemberId, list[TopicPartition]]
 
 @dataclass
 class Case:
-    """One group as input of the Java harness. `owned` are the partitions that the members report as owned."""
+    """A group as input of the Java harness. `owned` are the partitions that the members report as owned."""
 
     assignor: str
     racks: dict[str, list[frozenset[str]]]
@@ -52,12 +53,15 @@ class Case:
         return {m: sorted(mine) for m, mine in assignor.assign(counts, self.members, racks).items()}
 
 
-def ask_kafka(cases: Iterable[Case], timeout_s: float = 250) -> list[str]:
-    """Return Kafka's answer to each case, as the Java harness prints it. Raises TimeoutExpired with
-    the answers so far.
-    """
-    classpath = class_path("broker")
-    command = [str(find_java()), "-Dlog4j2.level=OFF", "-cp", classpath, str(HARNESS)]
+class HarnessCase(Protocol):
+    """The input of a Java harness."""
+
+    def text(self) -> str: ...
+
+
+def ask_kafka(cases: Iterable[HarnessCase], timeout_s: float = 250, *, harness: Path = HARNESS) -> list[str]:
+    """Return Kafka's answer to each case as the Java harness prints it. Raises TimeoutExpired."""
+    command = [str(find_java()), "-Dlog4j2.level=OFF", "-cp", class_path("broker"), str(harness)]
     text = "".join(case.text() for case in cases)
     run = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=timeout_s)
     assert run.returncode == 0, run.stderr[-4000:]

@@ -12,13 +12,12 @@ import java.util.stream.Collectors;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
-import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * Kafka's consumers, many in one JVM, for kafkas_consumers.py. Lines of standard input are "start NAME SUBSCRIPTION
- * SETTING=VALUE...", "hold NAME", after which it does not poll, and "stop NAME". A subscription is a topic, or a pattern in RE2's syntax with a leading ^.
+ * Kafka's consumers, many in one JVM, for kafkas_consumers.py. Lines of standard input are "start NAME TOPIC
+ * SETTING=VALUE...", "hold NAME", after which it does not poll, and "stop NAME".
  * Lines of standard output are "NAME NANOSECONDS EVENT WORDS" with the time of System.nanoTime. The events are
  * "came" and "went" with partitions as TOPIC:NUMBER, "record" with the value, and "ended", with the class of the
  * exception if one ended the consumer. The JVM ends with its input.
@@ -28,14 +27,14 @@ public class ConsumersOfKafka {
 
     private static final class Member extends Thread implements ConsumerRebalanceListener {
         private final String name;
-        private final String subscription;
+        private final String topic;
         private final Properties settings = new Properties();
         private boolean isHeld;
         private boolean isStopped;
 
         Member(String[] words) {
             name = words[1];
-            subscription = words[2];
+            topic = words[2];
             for (String setting : Arrays.copyOfRange(words, 3, words.length)) {
                 String[] pair = setting.split("=", 2);
                 settings.setProperty(pair[0], pair[1]);
@@ -47,10 +46,7 @@ public class ConsumersOfKafka {
         public void run() {
             String error = "";
             try (var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
-                if (subscription.startsWith("^"))
-                    consumer.subscribe(new SubscriptionPattern(subscription), this);
-                else
-                    consumer.subscribe(List.of(subscription), this);
+                consumer.subscribe(List.of(topic), this);
                 while (mayPoll())
                     for (ConsumerRecord<String, String> record : consumer.poll(POLL))
                         say("record", record.value());

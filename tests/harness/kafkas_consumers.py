@@ -9,8 +9,7 @@ from embedded.jars import jar_paths
 from embedded.java import find_java
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from tests.e2e.gateway_clients import HEARTBEAT_MS, METADATA_MAX_AGE_MS, SESSION_MS, Moves
-from tests.harness.java_program import JavaProgram, ReportingProgram
-from tests.harness.java_tools import java_options, log_options
+from tests.harness.java_tools import JavaProgram, ReportingProgram, java_options, log_options
 
 HARNESS = Path(__file__).with_name("kafkas_consumers.java")
 
@@ -33,10 +32,6 @@ _END_TIMEOUT_S = 60.0
 _NS_PER_S = 1e9
 
 
-class JavaConsumerEnded(RuntimeError):
-    """An exception ended a consumer. The message is its class."""
-
-
 class JavaMember:
     """A consumer of records that are numbers. It commits automatically, and when it is closed.
 
@@ -57,24 +52,16 @@ class JavaMember:
         return self._ended.is_set()
 
     def poll(self) -> list[int]:
-        """Return the values that came since the last call. Raises JavaConsumerEnded."""
+        """Return the values received since the last call. Raises RuntimeError if the consumer has failed."""
         if self._error:
-            raise JavaConsumerEnded(self._error)
+            raise RuntimeError(self._error)
         return [self._values.popleft() for _ in range(len(self._values))]
-
-    def notice_errors(self) -> bool:
-        """Raises JavaConsumerEnded if an exception ended the consumer."""
-        self.poll()
-        return False
 
     def partitions(self) -> set[int]:
         return {p.partition for p in self._held}
 
-    def topics(self) -> set[str]:
-        return {p.topic for p in self._held}
-
     def hold(self) -> None:
-        """Poll no more, as a consumer whose application is busy."""
+        """Stop polling, like a consumer whose application is busy."""
         self._jvm.command(f"hold {self._name}")
 
     def close(self) -> None:
@@ -84,19 +71,19 @@ class JavaMember:
             self._jvm.command(f"stop {self._name}")
         assert self._ended.wait(_END_TIMEOUT_S), f"{self._name} does not end"
 
-    def note(self, at_s: float, event: str, words: list[str]) -> None:
-        """Take over what the consumer has reported."""
+    def handle_event(self, at_s: float, event: str, words: list[str]) -> None:
+        """Handle an event that the consumer has reported."""
         if event == "record":
             self._values.append(int(words[0]))
         elif event == "ended":
             self._error = " ".join(words)
             self._ended.set()
         else:
-            named = [word.rpartition(":") for word in words]
-            partitions = frozenset(TopicPartition(topic, int(number)) for topic, _, number in named)
-            came = event == "came"
-            self.moves.note(at_s, came, {p.partition for p in partitions})
-            self._held = self._held | partitions if came else self._held - partitions
+            parts = [word.rpartition(":") for word in words]
+            partitions = frozenset(TopicPartition(topic, int(number)) for topic, _, number in parts)
+            is_assigned = event == "came"
+            self.moves.note(at_s, is_assigned, {p.partition for p in partitions})
+            self._held = self._held | partitions if is_assigned else self._held - partitions
 
 
 class JavaConsumers(ReportingProgram):
@@ -115,20 +102,16 @@ class JavaConsumers(ReportingProgram):
         topic: str,
         *,
         assignor: str = "range",
-        instance_id: str | None = None,
         is_of_consumer_protocol: bool = False,
         **more: str,
     ) -> JavaMember:
-        """Start a consumer. `topic` with a leading ^ is a pattern that the coordinator resolves; it is for
-        the consumer protocol, which has no `assignor`. `more` are settings, with `_` for `.`.
-        """
+        """Start a consumer. `assignor` is for the classic protocol. `more` are settings, with `_` for `.`."""
         of_classic_protocol = {**_CLASSIC, "partition.assignment.strategy": _ASSIGNORS[assignor]}
         settings = {
             "bootstrap.servers": self._servers,
             "group.id": group_id,
             **_COMMON,
             **({"group.protocol": "consumer"} if is_of_consumer_protocol else of_classic_protocol),
-            **({"group.instance.id": instance_id} if instance_id else {}),
             **{setting.replace("_", "."): value for setting, value in more.items()},
         }
         name = f"consumer-{next(self._numbers)}"
@@ -136,11 +119,11 @@ class JavaConsumers(ReportingProgram):
         self.command(" ".join(["start", name, topic, *(f"{key}={value}" for key, value in settings.items())]))
         return member
 
-    def take(self, line: str) -> None:
+    def handle_line(self, line: str) -> None:
         name, at_ns, event, *words = line.split()
-        self._members[name].note(int(at_ns) / _NS_PER_S, event, words)
+        self._members[name].handle_event(int(at_ns) / _NS_PER_S, event, words)
 
-    def note_end(self) -> None:
+    def on_end(self) -> None:
         for member in self._members.values():
             if not member.has_ended:
-                member.note(0.0, "ended", ["the JVM has ended"])
+                member.handle_event(0.0, "ended", ["the JVM has ended"])

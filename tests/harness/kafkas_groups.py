@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from tests.harness.java_program import JavaProgram
-from tests.harness.java_tools import java_options, log_options
+from tests.harness.java_tools import JavaProgram, java_options, log_options
 
 HARNESS = Path(__file__).with_name("kafkas_groups.java")
 
@@ -16,7 +15,7 @@ Held = Mapping[str, frozenset[str]]
 
 
 class KafkasGroup(NamedTuple):
-    """A group as Kafka describes it. `has_target`: the target assignment is that of the group epoch."""
+    """A group as Kafka describes it. `has_target` is True if the target assignment has the group epoch."""
 
     state: str
     epoch: int
@@ -39,11 +38,11 @@ class JavaGroups(JavaProgram):
         if not others:
             return None
         epoch, target_epoch, *members = others
-        held = {name: frozenset(filter(None, has.split(","))) for name, has in map(_halves, members)}
+        held = {name: frozenset(filter(None, parts.split(","))) for name, parts in map(_halves, members)}
         return KafkasGroup(state, int(epoch), epoch == target_epoch, held)
 
 
 def _halves(member: str) -> tuple[str, str]:
-    """Return the client id, without what Kafka Streams adds for the thread, and what the member has."""
-    name, _, has = member.partition(" ")
-    return name.split("-StreamThread-")[0], has
+    """Return the client id without Kafka Streams' suffix for the thread, and the member's assignment."""
+    name, _, assignment = member.partition(" ")
+    return name.split("-StreamThread-")[0], assignment

@@ -10,8 +10,7 @@ from typing import Self
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from tests.harness.java_program import ReportingProgram
-from tests.harness.java_tools import java_options, java_options_of, log_options
+from tests.harness.java_tools import ReportingProgram, java_options, java_options_of, log_options
 
 _GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
@@ -25,7 +24,7 @@ _numbers = count(1)
 
 
 class ShareMember:
-    """A share consumer of records that are numbers. `deliveries` has how often each came to it."""
+    """A share consumer of records that are numbers. `deliveries` has the delivery counts of each record."""
 
     def __init__(self, name: str, shares: "JavaShares") -> None:
         self.deliveries: dict[int, list[int]] = {}
@@ -46,8 +45,8 @@ class ShareMember:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def note(self, event: str, words: list[str]) -> None:
-        """Take over what the consumer has reported."""
+    def handle_event(self, event: str, words: list[str]) -> None:
+        """Handle an event that the consumer has reported."""
         if event == "record":
             self.deliveries.setdefault(int(words[0]), []).append(int(words[1]))
         else:
@@ -56,8 +55,9 @@ class ShareMember:
 
 
 class JavaShares(ReportingProgram):
-    """A JVM with share consumers of the cluster at `servers`. Its files are in `folder`. `is_older`: they are
-    Kafka 4.3's, which has no tools here. `settings` are of all clients.
+    """A JVM with share consumers of the cluster at `servers`. Its files are in `folder`.
+
+    With `is_older` they are those of Kafka 4.3, without tools. `settings` apply to all clients.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class JavaShares(ReportingProgram):
         self._file.write_text("".join(f"{name}={value}\n" for name, value in common.items()))
         self._members: dict[str, ShareMember] = {}
         self._printed: Queue[str | None] = Queue()
+        # Kafka Connect, which is of version 4.3 here, includes that version's clients.
         options = java_options_of(jar_paths("connect")) if is_older else java_options(jar_paths("tools"))
         self._errors = log_path.with_suffix(".err").open("w")
         super().__init__(
@@ -82,8 +83,8 @@ class JavaShares(ReportingProgram):
         )
 
     def join(self, group_id: str, topic: str, how: str = "accept") -> ShareMember:
-        """Start a share consumer that accepts each record, gives it back once (`release`), or rejects it. If
-        `how` is a value, it gives back the records of that value, again and again, and accepts the others.
+        """Start a share consumer that accepts each record, releases it once (`release`), or rejects it. If
+        `how` is a number, it always releases the records with that value, and accepts the others.
         """
         name = f"member-{next(_numbers)}"
         member = self._members[name] = ShareMember(name, self)
@@ -121,14 +122,14 @@ class JavaShares(ReportingProgram):
         super().close()
         self._errors.close()
 
-    def take(self, line: str) -> None:
+    def handle_line(self, line: str) -> None:
         name, event, *words = line.split(" ")
         if name == "tool":
             self._printed.put(None if event == "ended" else " ".join(words))
         elif name in self._members:
-            self._members[name].note(event, words)
+            self._members[name].handle_event(event, words)
 
-    def note_end(self) -> None:
+    def on_end(self) -> None:
         self._printed.put(None)
         for member in self._members.values():
-            member.note("ended", ["the JVM has ended"])
+            member.handle_event("ended", ["the JVM has ended"])

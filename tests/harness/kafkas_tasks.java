@@ -16,7 +16,7 @@ import org.apache.kafka.coordinator.group.streams.assignor.MemberMetadataAndStat
 import org.apache.kafka.coordinator.group.streams.assignor.StickyTaskAssignor;
 
 /**
- * Kafka's sticky task assignor on standard input and output, for kafkas_tasks.py. A case is a line with the number
+ * Kafka's sticky task assignor on standard input and output, for test_live.py. A case is a line with the number
  * of standby replicas, lines "subtopology ID TASKS STATEFUL" and "member ID PROCESS ACTIVE STANDBY OFFSETS" with "-"
  * for what is missing, and an empty line. Tasks are "0:1,1:3", offsets "0:1:500". The answer is one line: ID=ACTIVE/STANDBY.
  */

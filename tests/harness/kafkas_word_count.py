@@ -1,5 +1,5 @@
-"""Instances of a word count with Kafka Streams by the streams protocol, many in one JVM, and Kafka's tools in
-the same JVM.
+"""Instances of a word count with Kafka Streams (streams protocol), many in one JVM, together with Kafka's
+tools.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,7 @@ from types import MappingProxyType
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from tests.harness.java_program import ReportingProgram
-from tests.harness.java_tools import compiled, java_options, java_options_of, log_options
+from tests.harness.java_tools import ReportingProgram, compiled, java_options, java_options_of, log_options
 
 _STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 HARNESS = Path(__file__).with_name("kafkas_word_count.java")
@@ -24,8 +23,8 @@ _numbers = count(1)
 
 
 class WordCountInstance:
-    """An instance of the application. `states` are those that it has gone through, and `errors` what has
-    ended its threads. `endpoint` is the address of its interactive queries.
+    """An instance of the application. `states` has all its states so far, and `errors` the errors that ended
+    its threads. `endpoint` is the address of its interactive queries.
     """
 
     def __init__(self, name: str, endpoint: str, java: "JavaWordCounts") -> None:
@@ -34,6 +33,11 @@ class WordCountInstance:
         self.endpoint = endpoint
         self._name, self._java = name, java
         self._answers: Queue[str] = Queue()
+
+    @property
+    def state(self) -> str:
+        """The newest state."""
+        return self.states[-1] if self.states else ""
 
     def tasks(self) -> Sequence[str]:
         """Return the tasks of its threads, such as `active:0_1`, sorted."""
@@ -48,11 +52,11 @@ class WordCountInstance:
         return self._ask(f"count {self._name} {word}")
 
     def stop(self, *, leaves: bool = True) -> None:
-        """End it. If it does not leave the group, its session has to expire."""
+        """End the instance. If it does not leave the group, its session has to expire."""
         assert self._ask(f"stop {self._name} {'leave' if leaves else 'remain'}") == "stopped"
 
-    def note(self, event: str, words: Sequence[str]) -> None:
-        """Take over what it has reported."""
+    def handle_event(self, event: str, words: Sequence[str]) -> None:
+        """Handle an event that the instance has reported."""
         if event == "answer":
             self._answers.put(" ".join(words))
         elif event == "state":
@@ -66,8 +70,9 @@ class WordCountInstance:
 
 
 class JavaWordCounts(ReportingProgram):
-    """A JVM with instances of applications at the cluster at `servers`. Its files are in `folder`. `settings`
-    are of all clients. It has Kafka 4.4, or 4.3 without the tools.
+    """A JVM with instances of applications at the cluster at `servers`. Its files are in `folder`.
+
+    `settings` apply to all clients. With `is_older` it has Kafka 4.3, without the tools.
     """
 
     def __init__(
@@ -147,14 +152,14 @@ class JavaWordCounts(ReportingProgram):
         super().close()
         self._errors.close()
 
-    def take(self, line: str) -> None:
+    def handle_line(self, line: str) -> None:
         name, event, *words = line.split(" ")
         if name == "tool":
             self._printed.put(None if event == "ended" else " ".join(words))
         elif name in self._instances:
-            self._instances[name].note(event, words)
+            self._instances[name].handle_event(event, words)
 
-    def note_end(self) -> None:
+    def on_end(self) -> None:
         self._printed.put(None)
 
 

@@ -1,6 +1,6 @@
-"""Groups that hurt and groups that rightly do not, as the metrics show them over twenty minutes.
+"""Groups with and without lag problems, as the metrics show them over half an hour.
 
-The records and the looks at the brokers are simulated second by second; all else is the metrics' own.
+Records and polls of the brokers are simulated second by second. Everything else is the code of the metrics.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,9 @@ from tests.harness.scraped import Scraped
 GROUP, TOPIC, MEMBER = "orders", "purchases", "worker-1"
 HELD = {MEMBER: [(TOPIC, 0)]}
 TURN_S = 300
-"""Until then each group consumes 10 records a second and commits each 5 s."""
+"""The second at which the stories begin to differ. Until then each group consumes 10 records a second, and
+commits every 5 s.
+"""
 LENGTH_S = 2_100
 SCRAPE_S = 10
 PER_S = 10
@@ -28,9 +30,9 @@ STUCK, FALLING_BEHIND, NO_OWNER = GAUGES = (
 
 @dataclass(frozen=True)
 class Story:
-    """What a group and its producer do. `end` and `offset` are those of a second. `commits` says whether the
-    group commits at a second, also an offset that stands, and `leaves_s` when its member leaves and when it
-    joins again.
+    """The behaviour of a group and its producer. `end` and `offset` return the log's end and the group's
+    offset at a second, and `commits` True if the group commits at a second. `leaves_s` is when the member
+    leaves and rejoins.
     """
 
     end: Callable[[int], int] = lambda s: PER_S * s
@@ -63,11 +65,11 @@ STORIES = {
 }
 
 Series = dict[str, list[float]]
-"""The values of each gauge, one each SCRAPE_S."""
+"""The values of each gauge, one every SCRAPE_S."""
 
 
 def recorded(story: Story) -> Series:
-    """Return the gauges of a group that does as the story says."""
+    """Play a story, and return the values of the gauges."""
     scraped, series = Scraped(), Series()
     scraped.group(GROUP, "Stable", MEMBER, held=HELD)
     for s in range(LENGTH_S):
@@ -79,8 +81,8 @@ def recorded(story: Story) -> Series:
         if s % COMMIT_S == 0 and story.commits(s):
             scraped.offset(GROUP, TOPIC, 0, max(story.offset(s), 0), 1000 * s)
         if s % INTERVAL_S == 0:
-            # Between two commits, which would else come at the same second.
-            scraped.look(1000 * s + 500, {(TOPIC, 0): story.end(s)})
+            # Half a second later, so that it is between two commits.
+            scraped.set_log_ends(1000 * s + 500, {(TOPIC, 0): story.end(s)})
         if s % SCRAPE_S == 0:
             for metric in lag_gauges(scraped.metrics_state.numbers().lags or {}, with_members=False):
                 if metric.name in GAUGES:
@@ -90,6 +92,6 @@ def recorded(story: Story) -> Series:
 
 
 def found_after_s(values: list[float]) -> int | None:
-    """Return the seconds from the turn to the first scrape with a trouble, None if there is none."""
+    """Return the seconds from the problem's start, TURN_S, to the first scrape with it, or None."""
     first = next((number for number, value in enumerate(values) if value), None)
     return None if first is None else first * SCRAPE_S - TURN_S

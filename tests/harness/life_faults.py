@@ -1,6 +1,8 @@
-"""Faults of the replica and of what surrounds it, planted to see that the property of a life finds them.
+"""Faults that tests plant into the replica and its surroundings, to prove that a simulated life's checks find
+them.
 
-After a change of the simulation other lives show them: try the seeds from 0 on. Most are found in 100 lives.
+A change of the simulation changes the life of each seed, so a fault may need another seed afterwards. Try the
+seeds from 0 on: the first 100 show most of the faults.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,20 +20,22 @@ from streaming.replica import responses_reader, terms
 from streaming.replica.follower import RequestsFollower
 from streaming.replica.state_machine import HeldRecords, Partition, Record, StateMachine
 from streaming.service.outages import outage
-from tests.harness.simulated_cluster import SimulatedCluster
+from tests.harness.simulated_query import SimulatedCluster
 from tests.harness.simulated_service import Service
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 class Fault(NamedTuple):
-    """A fault, and the seed of a life in which it is found."""
+    """A function that plants a fault, and the seed of a life that shows it."""
 
     plant: Plant
     seed: int
 
 
 def as_of_without_the_end_of_the_outage(patch: pytest.MonkeyPatch) -> None:
+    """A request from an outage counts as handled at its append time, not at the end of the outage."""
+
     def acted_ms(partition: Partition, record: Record, clock: Clock | None) -> int:
         if partition.has_ended:
             return 0
@@ -41,49 +45,54 @@ def as_of_without_the_end_of_the_outage(patch: pytest.MonkeyPatch) -> None:
 
 
 def as_of_without_attested_times(patch: pytest.MonkeyPatch) -> None:
-    right = Partition.acted_ms
+    """The times in clock records do not count as times at which the replica has acted."""
+    original = Partition.acted_ms
 
     def acted_ms(partition: Partition, record: Record, clock: Clock | None) -> int:
-        return right(partition, record, clock) if clock is None else 0
+        return original(partition, record, clock) if clock is None else 0
 
     patch.setattr(Partition, "acted_ms", acted_ms)
 
 
 def marker_before_the_fence(patch: pytest.MonkeyPatch) -> None:
-    right = Service.fence
+    """A new owner appends the markers that end replicas' answers before it fences the requests topic."""
+    original = Service.fence
 
     def fence(service: Service) -> None:
-        service.look()
-        right(service)
+        service.end_earlier_replicas()
+        original(service)
 
     patch.setattr(Service, "fence", fence)
 
 
 def fence_that_ends_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A replica ignores the fence of a later owner."""
     patch.setattr(Partition, "has_ended", property(lambda _: False, lambda *_: None), raising=False)
 
 
 def no_marker(patch: pytest.MonkeyPatch) -> None:
+    """Answers of replaced replicas count."""
     patch.setattr(EarlyAnswers, "accepts", lambda *_: True)
 
 
 def horizon_ignored(patch: pytest.MonkeyPatch) -> None:
-    right = outage.end_replicas
-    patch.setattr(outage, "end_replicas", lambda *arguments: 0 * right(*arguments))
+    """A new owner takes 0 for the time up to which earlier replicas have answered."""
+    original = outage.invalidate_early_answers
+    patch.setattr(outage, "invalidate_early_answers", lambda *arguments: 0 * original(*arguments))
 
 
 def outage_at_the_least_as_of(patch: pytest.MonkeyPatch) -> None:
-    def max_of(found: Any, *now: Any, **default: Any) -> Any:
-        return min(found or now[0], *now) if now else max(found, **default)
+    def wrong_max(first: Any, *others: Any, **default: Any) -> Any:
+        return min(first or others[0], *others) if others else max(first, **default)
 
-    patch.setattr(outage, "max", max_of, raising=False)
+    patch.setattr(outage, "max", wrong_max, raising=False)
 
 
 def seeded_without_later_outages(patch: pytest.MonkeyPatch) -> None:
-    right = SimulatedCluster.seed_of
+    original = SimulatedCluster.seed_of
 
-    def seed_of(world: SimulatedCluster, epochs: Any, outages: list[KnownOutage]) -> Any:
-        seed = right(world, epochs, outages)
+    def seed_of(cluster: SimulatedCluster, epochs: Any, outages: list[KnownOutage]) -> Any:
+        seed = original(cluster, epochs, outages)
         return replace(seed, outages=[known for known in outages if known.from_batch <= seed.batch + 1])
 
     patch.setattr(SimulatedCluster, "seed_of", seed_of)
@@ -94,25 +103,25 @@ def configuration_of_the_seed_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def outage_of_batches_not_planned_at_its_end(patch: pytest.MonkeyPatch) -> None:
-    """A driver of an earlier owner may have planned one between the look at the last one and that time."""
-    right = Checkpoint.store_outage
-    patch.setattr(Checkpoint, "store_outage", lambda self, after, until, _: right(self, after, until))
+    """An outage misses a batch that an earlier owner's driver plans just before its end."""
+    original = Checkpoint.store_outage
+    patch.setattr(Checkpoint, "store_outage", lambda self, after, until, _: original(self, after, until))
 
 
 def merged_although_a_replica_has_passed_it(patch: pytest.MonkeyPatch) -> None:
-    right = Checkpoint.store_outage
+    original = Checkpoint.store_outage
 
     def outages(self: Checkpoint, after_ms: int, until_ms: int, from_batch: int) -> list[KnownOutage]:
         record = self.record()
         kept = [known for known in record.outages if known.from_batch < from_batch]
         self._save(replace(record, outages=kept))
-        return right(self, after_ms, until_ms, from_batch)
+        return original(self, after_ms, until_ms, from_batch)
 
     patch.setattr(Checkpoint, "store_outage", outages)
 
 
 def standby_that_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeldRecords, "act_until", lambda held, _: held.act())
+    patch.setattr(HeldRecords, "apply_until", lambda held, _: held.apply_all())
 
 
 def promotion_under_the_terms_of_before(patch: pytest.MonkeyPatch) -> None:
@@ -123,15 +132,15 @@ def promotion_under_the_terms_of_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateMachine, "change_terms", change_terms)
 
 
-def replace_epoch(of: terms.Terms, owner_epoch: int) -> terms.Terms:
-    return terms.Terms(of.layout, of.shards, of.configs, of.outages, of.skip, owner_epoch)
+def replace_epoch(old: terms.Terms, owner_epoch: int) -> terms.Terms:
+    return terms.Terms(old.layout, old.shards, old.configs, old.outages, old.skip, owner_epoch)
 
 
 def answers_before_the_audit_reads(patch: pytest.MonkeyPatch) -> None:
-    right = RequestsFollower.begin
+    original = RequestsFollower.begin
 
     def begin(follower: RequestsFollower) -> None:
-        right(follower)
+        original(follower)
         follower._first_ends = dict.fromkeys(follower._first_ends, 0)
 
     patch.setattr(RequestsFollower, "begin", begin)

@@ -43,7 +43,7 @@ SUBSCRIPTIONS = (("foo",), ("foo",), ("bar", "foo"), ("bar",), ("missing",))
 SESSION_MS, REBALANCE_MS = 45_000, 30_000
 
 
-class Who(TypedDict):
+class MemberIdentity(TypedDict):
     """The fields by which a request names its member."""
 
     member_id: str
@@ -54,7 +54,7 @@ AnyClient = Consumer | ClassicConsumer
 
 
 class GrowingCluster(Cluster):
-    """Topics of which none is deleted, so that a name and an id are the same topic for ever."""
+    """A cluster that deletes no topics, so that a name and an id always mean the same topic."""
 
     def change(self) -> None:
         self._before = dict(self.now)
@@ -67,7 +67,7 @@ class GrowingCluster(Cluster):
 
 
 class MixedLog(consumer_log.ConsumerLog):
-    """The play of one log. `conversions` counts the groups that changed their protocol, by the new one."""
+    """The play of one log. `conversions` counts the changes of groups' protocols, by the new protocol."""
 
     def __init__(self, seed: int, config: CoordinatorConfig) -> None:
         super().__init__(seed, config)
@@ -75,10 +75,12 @@ class MixedLog(consumer_log.ConsumerLog):
         self.cluster = GrowingCluster(self.random)
         self.conversions: Counter[str] = Counter()
         self.timelines = {group_id: Timeline(group_id, None, config, step=self._step) for group_id in GROUPS}
-        cooperative, more = self.random.random() < 0.5, self.random.random() < 0.3
-        self._protocols = ("cooperative-sticky" if cooperative else "range",) + ("roundrobin",) * more
-        self._asked: dict[str, AnyClient] = {}
-        self.mixed: list[AnyClient] = [self._one(n, GROUPS[0]) for n in range(self.random.randint(1, 6))]
+        assignor = "cooperative-sticky" if self.random.random() < 0.5 else "range"
+        self._protocols = (assignor, "roundrobin") if self.random.random() < 0.3 else (assignor,)
+        self._client_of: dict[str, AnyClient] = {}
+        self.mixed: list[AnyClient] = [
+            self._random_client(n, GROUPS[0]) for n in range(self.random.randint(1, 6))
+        ]
         self._oddness = self.random.choice((0.05, 0.15, 0.3))
         self._hurry = self.random.choice((0.5, 0.8, 0.95))
         self._begin(GROUPS[0])
@@ -86,14 +88,14 @@ class MixedLog(consumer_log.ConsumerLog):
     def _step(
         self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
     ) -> AnyEffects:
-        """Return a step that changes the protocol does not change the offsets."""
+        """Take the core's step, and check that a change of the protocol does not change the offsets."""
         before = kafka_group(group)
         kind = type(before)
-        kept = None if before is None else _ENCODER.encode((before.offsets, before.pending, before.ended))
+        offsets = None if before is None else _ENCODER.encode((before.offsets, before.pending, before.ended))
         effects = batches.checked_step(group, group_id, event, now_ms, config)
         after = kafka_group(effects.group)
         if before is not None and after is not None and type(after) is not kind:
-            assert _ENCODER.encode((after.offsets, after.pending, after.ended)) == kept
+            assert _ENCODER.encode((after.offsets, after.pending, after.ended)) == offsets
             self.conversions[type(after).__name__] += 1
         return effects
 
@@ -105,26 +107,26 @@ class MixedLog(consumer_log.ConsumerLog):
         return group if isinstance(group, ConsumerGroup) else None
 
     def settle(self, rounds: int) -> None:
-        """Let every client run and behave well for this many rounds, with a watcher and no change."""
+        """Let every client behave well for this many rounds, while the watcher works and nothing changes."""
         self.cluster.rest()
         for n in range(rounds):
             if n in (0, rounds // 2):
-                self._look_at_topics()
+                self._refresh_topics()
             self.pause(INTERVAL_MS)
             self._watch()
             for client in self.mixed:
                 self.pause(1)
                 self._beat_any(client, lossy=False)
 
-    def _look_at_topics(self) -> None:
+    def _refresh_topics(self) -> None:
         """Let clients notice that topics have grown: they send full requests, or join again."""
         for client in self.mixed:
             if isinstance(client, Consumer):
                 client.is_full = True
-            elif client.runs and client.awaits is None:
-                client.joins = True
+            elif client.is_running and client.awaited_request is None:
+                client.must_join = True
 
-    def _one(self, number: int, group_id: str) -> AnyClient:
+    def _random_client(self, number: int, group_id: str) -> AnyClient:
         instance_id = self.random.choice((None, None, f"i{number}"))
         names = self.random.choice(SUBSCRIPTIONS)
         if self.random.random() < 0.5:
@@ -136,7 +138,7 @@ class MixedLog(consumer_log.ConsumerLog):
 
     def _begin(self, group_id: str) -> None:
         topics = [CommittedTopic("foo", [CommittedPartition(0, 7)], self.cluster.now["foo"].id)]
-        self._ask(None, OffsetCommit(**self._common_of(group_id, -1, 9), topics=topics))
+        self._append_and_apply(None, OffsetCommit(**self._common_of(group_id, -1, 9), topics=topics))
 
     def _move(self) -> None:
         self.pause(self.random.choice(PAUSES_MS[:5] if self.random.random() < self._hurry else PAUSES_MS))
@@ -163,7 +165,7 @@ class MixedLog(consumer_log.ConsumerLog):
         if self.random.random() < 0.7:
             self._leave_any(client)
         self._forget(client)
-        new = self._one(client.number, client.group_id)
+        new = self._random_client(client.number, client.group_id)
         new.instance_id, new.names = client.instance_id, client.names
         if isinstance(new, Consumer) and isinstance(client, Consumer):
             new.starts = client.starts
@@ -173,47 +175,47 @@ class MixedLog(consumer_log.ConsumerLog):
 
     def _forget(self, client: AnyClient) -> None:
         client.stop()
-        self._asked = {id_: asker for id_, asker in self._asked.items() if asker is not client}
+        self._client_of = {id_: other for id_, other in self._client_of.items() if other is not client}
 
     def _beat_any(self, client: AnyClient, *, lossy: bool) -> None:
         if isinstance(client, Consumer):
             return self._beat(client, lossy=lossy)
-        if not client.runs:
+        if not client.is_running:
             client.start()
-        if client.awaits is None or (lossy and self.random.random() < 0.1):
-            self._send(client, self._next(client), lost=lossy and self.random.random() < 0.1)
+        if client.awaited_request is None or (lossy and self.random.random() < 0.1):
+            self._send(client, self._next_request(client), lost=lossy and self.random.random() < 0.1)
         else:
             self._tick(client.group_id)
         return None
 
-    def _next(self, client: ClassicConsumer) -> AnyRequest:
+    def _next_request(self, client: ClassicConsumer) -> AnyRequest:
         common = self._common_of(client.group_id, client.number, client.api_version)
-        who: Who = {"member_id": client.member_id, "group_instance_id": client.instance_id}
-        if client.joins:
+        identity: MemberIdentity = {"member_id": client.member_id, "group_instance_id": client.instance_id}
+        if client.must_join:
             if not client.is_cooperative:
                 client.uses = set()
-            client.syncs = False
+            client.must_sync = False
             metadata = client.metadata()
-            named = {*client.names, *(partition.topic for partition in client.uses)}
+            topics = {*client.names, *(partition.topic for partition in client.uses)}
             return JoinGroup(
                 **common,
-                **who,
+                **identity,
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,
                 protocol_type=PROTOCOL_TYPE,
                 protocols=[Protocol(name, metadata) for name in client.protocols],
-                topics=self.cluster.images(sorted(named)) if self.random.random() < 0.9 else None,
+                topics=self.cluster.images(sorted(topics)) if self.random.random() < 0.9 else None,
             )
-        if client.syncs:
+        if client.must_sync:
             return SyncGroup(
                 **common,
-                **who,
+                **identity,
                 generation_id=client.generation,
                 protocol_type=PROTOCOL_TYPE,
                 protocol_name=client.protocol_name,
                 assignments=client.assignments(self.cluster.now),
             )
-        return Heartbeat(**common, **who, generation_id=client.generation)
+        return Heartbeat(**common, **identity, generation_id=client.generation)
 
     def _common_of(self, group_id: str, number: int, api_version: int) -> Common:
         return {
@@ -228,16 +230,20 @@ class MixedLog(consumer_log.ConsumerLog):
         if isinstance(client, Consumer):
             return self._leave(client)
         leaving = LeavingMember(client.member_id, client.instance_id)
-        if client.runs and client.member_id and (client.instance_id is None or self.random.random() < 0.3):
+        if (
+            client.is_running
+            and client.member_id
+            and (client.instance_id is None or self.random.random() < 0.3)
+        ):
             common = self._common_of(client.group_id, client.number, 5)
             self._forget(client)
-            self._ask(None, LeaveGroup(**common, members=[leaving]))
+            self._append_and_apply(None, LeaveGroup(**common, members=[leaving]))
         return None
 
     def _commit(self, client: AnyClient) -> None:
         generation = client.epoch if isinstance(client, Consumer) else client.generation
         topics = [CommittedTopic("foo", [CommittedPartition(0, len(self.rows))], self.cluster.now["foo"].id)]
-        self._ask(
+        self._append_and_apply(
             None,
             OffsetCommit(
                 **self._common_of(client.group_id, client.number, 9),
@@ -248,19 +254,19 @@ class MixedLog(consumer_log.ConsumerLog):
         )
 
     def _send(self, client: AnyClient | None, request: AnyRequest, *, lost: bool = False) -> None:
-        self._ask(client, request, lost=lost)
+        self._append_and_apply(client, request, lost=lost)
 
-    def _ask(self, client: AnyClient | None, request: AnyRequest, *, lost: bool = False) -> None:
-        """Append the request to the log and apply it. Answers go to who asked, when they come."""
+    def _append_and_apply(self, client: AnyClient | None, request: AnyRequest, *, lost: bool = False) -> None:
+        """Append the request to the log and apply it. `client` gets the answer, perhaps later."""
         row = self._append(request)
         if client is not None:
-            self._asked = {id_: asker for id_, asker in self._asked.items() if asker is not client}
+            self._client_of = {id_: other for id_, other in self._client_of.items() if other is not client}
             if isinstance(client, ClassicConsumer):
-                client.awaits = None if lost else row.request_id
+                client.awaited_request = None if lost else row.request_id
             elif lost:
                 client.is_full = True
             if not lost:
-                self._asked[row.request_id] = client
+                self._client_of[row.request_id] = client
         self.timelines[request.group_id].apply(row)
         self._drain_effects(request.group_id)
 
@@ -277,24 +283,25 @@ class MixedLog(consumer_log.ConsumerLog):
                 if entry.type is EntryType.MEMBER_REMOVED:
                     self._forget_generation(entry.member_id)
             for reply in effects.replies:
-                client = self._asked.pop(reply.response.request, None)
+                client = self._client_of.pop(reply.response.request, None)
                 if isinstance(client, ClassicConsumer):
-                    client.awaits = None
-                    client.learn(reply.response)
+                    client.awaited_request = None
+                    client.handle_answer(reply.response)
                 elif client is not None:
-                    client.learn(reply.response, self.cluster)
+                    client.handle_answer(reply.response, self.cluster)
         self.check_use(group_id)
 
     def _forget_generation(self, member_id: str | None) -> None:
-        """A removed member may come back to a group whose generations began anew, so that the number of a
-        generation that it synced in comes a second time.
+        """Let a removed member forget the generation in which it synced.
+
+        The group may start its generations anew, so that the same number means another generation later.
         """
         for client in self.mixed:
             if isinstance(client, ClassicConsumer) and client.member_id == member_id:
-                client.synced = -1
+                client.synced_generation = -1
 
     def check_use(self, group_id: str) -> None:
-        """Check that no partition is used by two members that are at the group's generation, and the
+        """Check that no two members in the group's generation use the same partition, and that the
         coordinator knows of each use.
         """
         group = self.any_group(group_id)
@@ -312,8 +319,9 @@ class MixedLog(consumer_log.ConsumerLog):
         member = group.members.get(client.member_id)
         if member is None:
             return set()
-        # A client that was away for long goes on with what it had until it syncs.
-        if isinstance(client, ClassicConsumer) and client.synced != _generation(group, client.member_id):
+        # A client that was away for long keeps its partitions until it syncs.
+        generation = _generation(group, client.member_id)
+        if isinstance(client, ClassicConsumer) and client.synced_generation != generation:
             return set()
         if isinstance(member, ClassicGroupMember):
             return set() if isinstance(client, Consumer) else self.by_id(client)

@@ -1,6 +1,4 @@
-"""Records of groups with epochs for tests, as their coordinator writes them, and random lives of share and
-streams groups.
-"""
+"""Records of groups with epochs, as Kafka's coordinator writes them, and random lives of such groups."""
 
 from collections.abc import Iterator
 from random import Random
@@ -31,7 +29,7 @@ _TASKS = 4
 
 
 class Said(NamedTuple):
-    """A record: its time, its group and what it says, or what was seen of the group beside the log."""
+    """A record or a poll: its time, its group, and its content."""
 
     at_ms: int
     group_id: str
@@ -41,7 +39,7 @@ class Said(NamedTuple):
 def subscription(
     name: str, instance: str | None = None, topics: tuple[str, ...] = ("orders",)
 ) -> MemberSubscription:
-    """Return what a member of the consumer protocol or of a share group has sent."""
+    """Return the subscription of a member of the consumer protocol or of a share group."""
     return MemberSubscription(instance, None, name, "/10.0.0.1", topics, "", 60_000, None, False, 0)
 
 
@@ -54,10 +52,10 @@ def streams_member(
     endpoint: str | None = None,
     rack: str | None = None,
 ) -> MemberSubscription:
-    """Return what a member of a streams group has sent. By default it is a process of its own."""
-    of_streams = StreamsMember(0, process or f"process-{name}", endpoint, {})
+    """Return the subscription of a member of a streams group, by default in a process of its own."""
+    streams_fields = StreamsMember(0, process or f"process-{name}", endpoint, {})
     return MemberSubscription(
-        instance, rack, client or name, "/10.0.0.1", (), "", 300_000, None, False, 0, of_streams
+        instance, rack, client or name, "/10.0.0.1", (), "", 300_000, None, False, 0, streams_fields
     )
 
 
@@ -70,7 +68,7 @@ def has(
     kind: str = CONSUMER,
     standbys: tuple[int, ...] = (),
 ) -> MemberAssigned:
-    """Return what a member has."""
+    """Return the assignment of a member."""
     assignment = MemberAssignment(
         epoch, epoch - 1, state, _held(kind, partitions, standbys), _held(kind, revoking, ())
     )
@@ -82,8 +80,8 @@ def target(name: str, *partitions: int, kind: str = CONSUMER, standbys: tuple[in
 
 
 def _held(kind: str, partitions: tuple[int, ...], standbys: tuple[int, ...]) -> Partitions:
-    where = task_key(ACTIVE, "0") if kind == STREAMS else ORDERS
-    held = {where: list(partitions)} if partitions else {}
+    key = task_key(ACTIVE, "0") if kind == STREAMS else ORDERS
+    held = {key: list(partitions)} if partitions else {}
     return held | ({task_key(STANDBY, "0"): list(standbys)} if standbys else {})
 
 
@@ -105,14 +103,12 @@ def topology(epoch: int | None = 0) -> TopologySent:
 
 
 def streams_epoch(epoch: int, validated: int = 0, digest: int = 7, standbys: str = "0") -> GroupEpoch:
-    """Return the group epoch of a streams group, with the topology epoch at which its topics were found
-    right.
-    """
+    """Return the group epoch of a streams group, with the topology epoch that was validated."""
     return GroupEpoch(epoch, digest, STREAMS, validated, {"num.standby.replicas": standbys})
 
 
 def removed(name: str, kind: str) -> list[AnyRecord]:
-    """Return what Kafka writes when a member goes."""
+    """Return the records that Kafka writes when a member leaves."""
     return [
         MemberAssigned(name, None, kind),
         MemberTarget(name, None, kind),
@@ -121,62 +117,63 @@ def removed(name: str, kind: str) -> list[AnyRecord]:
 
 
 def settles(kind: str, epoch: int, **held: tuple[int, ...]) -> list[AnyRecord]:
-    """Return the target assignment of an epoch, and members that have it."""
+    """Return the records of an epoch's target assignment, and of members that have reached it."""
     return [
         *(target(name, *numbers, kind=kind) for name, numbers in held.items()),
-        TargetEpoch(epoch, 1, kind),
+        TargetEpoch(epoch, kind),
         *(has(name, epoch, *numbers, kind=kind) for name, numbers in held.items()),
     ]
 
 
 def group_removed(kind: str) -> list[AnyRecord]:
-    """Return what Kafka writes when a group without members is deleted."""
+    """Return the records that Kafka writes when a group without members is deleted."""
     last: dict[str, list[AnyRecord]] = {
         CONSUMER: [GroupEpochRemoved()],
         SHARE: [SharePartitions({}, {}, (), {}), GroupEpochRemoved()],
         STREAMS: [GroupEpochRemoved(), topology(None)],
     }
-    return [TargetEpoch(None, None, kind), *last[kind]]
+    return [TargetEpoch(None, kind), *last[kind]]
 
 
 def random_epochs(random: Random, group_id: str, steps: int, *, kind: str) -> Iterator[Said]:
-    """Yield a life of a share or streams group: members come and go, partitions are initialized or the
-    topology loses its topics, an epoch has its target only with a later request, and an empty group may be
-    deleted.
+    """Yield the records of a group's random life: members join and leave, partitions are initialized or the
+    topology loses its topics, an epoch may get its target only with a later request, and an empty group may
+    be deleted.
     """
     now_ms, epoch, target_epoch, members = 1_000, 1, 1, list[str]()
     validated, is_new = -1, True
     for _ in range(steps):
         now_ms += random.randrange(1, 5_000)
-        said = list[AnyRecord]()
+        records = list[AnyRecord]()
         before = members
         if not members or random.random() < 0.5:
             members = [m for m in members if random.random() < 0.7]
             members += [f"m{random.randrange(10**6)}"] if random.random() < 0.7 else []
-        for gone in (m for m in before if m not in members):
-            said += removed(gone, kind)
-        of_streams = kind == STREAMS
+        for leaver in (m for m in before if m not in members):
+            records += removed(leaver, kind)
+        is_streams = kind == STREAMS
         new = [m for m in members if m not in before]
-        said += [MemberSubscribed(m, streams_member(m) if of_streams else subscription(m), kind) for m in new]
-        if is_new and of_streams and members:
-            said.append(topology())
+        subscribed = streams_member if is_streams else subscription
+        records += [MemberSubscribed(m, subscribed(m), kind) for m in new]
+        if is_new and is_streams and members:
+            records.append(topology())
         if kind == SHARE and random.random() < 0.3:
-            done = random.randrange(_TASKS + 1)
-            said.append(share_partitions(*range(done), initializing=tuple(range(done, _TASKS))))
-        if of_streams:
+            count = random.randrange(_TASKS + 1)
+            records.append(share_partitions(*range(count), initializing=tuple(range(count, _TASKS))))
+        if is_streams:
             validated = 0 if random.random() < 0.8 else -1
-        if said or random.random() < 0.3:
+        if records or random.random() < 0.3:
             epoch += 1
-            said.append(streams_epoch(epoch, validated) if of_streams else GroupEpoch(epoch, 7, kind))
+            records.append(streams_epoch(epoch, validated) if is_streams else GroupEpoch(epoch, 7, kind))
             is_new = False
         if members and epoch > target_epoch and random.random() < 0.8:
             target_epoch = epoch
             shares = {m: tuple(range(n, _TASKS, len(members))) for n, m in enumerate(members)}
-            said += [target(m, *numbers, kind=kind) for m, numbers in shares.items()]
-            said += [TargetEpoch(epoch, now_ms, kind)]
-            said += [has(m, epoch, *numbers, kind=kind) for m, numbers in shares.items()]
-        yield from (Said(now_ms, group_id, one) for one in said)
+            records += [target(m, *numbers, kind=kind) for m, numbers in shares.items()]
+            records += [TargetEpoch(epoch, kind)]
+            records += [has(m, epoch, *numbers, kind=kind) for m, numbers in shares.items()]
+        yield from (Said(now_ms, group_id, record) for record in records)
         if not members and epoch > 1 and random.random() < 0.2:
             now_ms += 1
-            yield from (Said(now_ms, group_id, one) for one in group_removed(kind))
+            yield from (Said(now_ms, group_id, record) for record in group_removed(kind))
             epoch, target_epoch, is_new = 1, 1, True

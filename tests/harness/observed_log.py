@@ -1,13 +1,13 @@
-"""Records of `__consumer_offsets` for tests: those of a real broker, and random lives of groups."""
+"""Records of `__consumer_offsets`: those of a real broker, and those of random lives of groups."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from kafka_why.contract.kafka.history import SHARE, STREAMS, HistoryEntry, Offset, OffsetChange
+from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS, HistoryEntry, Offset, OffsetChange
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.subscriptions import (
     Assignment,
     Subscription,
@@ -24,16 +24,12 @@ from kafka_why.observed.records import (
     ClassicGeneration,
     ClassicGroupRemoved,
     ClassicMember,
-    GroupEpoch,
-    MemberAssigned,
-    MemberSubscribed,
-    MemberTarget,
     OffsetCommitted,
-    TargetEpoch,
 )
 from kafka_why.observed.step import observe, observe_rebalancing
+from kafka_why.observed.view import view_of
 from streaming.query.admission import LogRow
-from tests.harness.observed_epochs import NAMES, Said, has, random_epochs, subscription, target
+from tests.harness.observed_epochs import NAMES, Said, random_epochs
 
 DATA = Path(__file__).parents[1] / "data"
 REAL = DATA / "consumer_offsets_4_4.jsonl"
@@ -43,7 +39,6 @@ REAL_OF_OTHERS = DATA / "share_streams_offsets_4_4.jsonl"
 def real_rows(path: Path = REAL) -> list[LogRow]:
     """Return the topic of a Kafka 4.4 broker. A classic group: c1 joins, c2 joins, c2 leaves, c1 leaves. Then
     a group of the consumer protocol: k1 joins, k2 joins, k2 leaves, k1 leaves.
-
 
     `REAL_OF_OTHERS` has Java clients. The share group `queue`: s1 joins, s2 joins, s1 leaves, s2 leaves, and
     the group is deleted. The streams group `counts` with a standby for each task: t1 joins, t2 joins, t1
@@ -59,14 +54,19 @@ def real_rows(path: Path = REAL) -> list[LogRow]:
 
 
 def real_records(path: Path = REAL) -> list[Said]:
-    """Return what `real_rows` say."""
+    """Return the decoded `real_rows`."""
     decoded = [(row, decode(row.key, row.value or None)) for row in real_rows(path)]
     return [Said(row.at_ms, d.group_id, d.content) for row, d in decoded]
 
 
+def view_after(group_id: str, records: int) -> GroupSnapshot:
+    """Return the view of a group after the first `records` records of `REAL_OF_OTHERS`."""
+    return view_of(Watched().take(real_records(REAL_OF_OTHERS)[:records]).groups[group_id], {})
+
+
 def converted_rows() -> list[LogRow]:
-    """Return the group `consumer` of `real_rows` as one that was converted from a classic group whose records
-    are gone. Their removal has the time of the first records of the consumer protocol.
+    """Return the group `consumer` of `real_rows` as if it had been converted from a classic group whose
+    records have been compacted. Their removal has the time of the first records of the consumer protocol.
     """
     rows = [row for row in real_rows() if decode(row.key, row.value or None).group_id == "consumer"]
     removal = rows[0]._replace(key=b"\0\2\0\x08consumer", value=b"")
@@ -74,7 +74,7 @@ def converted_rows() -> list[LogRow]:
 
 
 class Watched:
-    """Groups that are observed record by record. `history` has the entries in order."""
+    """Groups observed record by record. `history` has the entries in order."""
 
     def __init__(self, names: Mapping[bytes, str] = NAMES) -> None:
         self.groups: dict[str, ObservedGroup] = {}
@@ -89,21 +89,21 @@ class Watched:
         for at_ms, group_id, says in said:
             record = f"topic-0-{self._count}"
             self._count += 1
-            at = RecordPosition(at_ms, record, f"{record}@o")
+            position = RecordPosition(at_ms, record, f"{record}@o")
             group = self.groups.get(group_id)
             if isinstance(says, RebalanceSeen):
                 if group is None:
                     continue
-                seen = observe_rebalancing(group, says, at)
+                result = observe_rebalancing(group, says, position)
             else:
-                seen = observe(group, group_id, says, at, self._names, self._removed_ms.get(group_id))
-                self._removed_ms[group_id] = seen.removed_ms
-            self.history += seen.history
-            self.offsets += seen.offsets
-            if seen.is_over:
+                result = observe(group, group_id, says, position, self._names, self._removed_ms.get(group_id))
+                self._removed_ms[group_id] = result.removed_ms
+            self.history += result.history
+            self.offsets += result.offsets
+            if result.is_over:
                 self.groups.pop(group_id, None)
             else:
-                self.groups[group_id] = seen.group
+                self.groups[group_id] = result.group
         return self
 
     def of(self, group_id: str) -> list[HistoryEntry]:
@@ -114,7 +114,7 @@ def classic_member(
     name: str, *partitions: int, instance: str | None = None, topic: str = "orders"
 ) -> ClassicMember:
     """Return a member of a classic group with these partitions."""
-    held = tuple(TopicPartition(topic, number) for number in partitions)
+    assigned = tuple(TopicPartition(topic, number) for number in partitions)
     return ClassicMember(
         member_id=f"{name}-1",
         group_instance_id=instance,
@@ -123,12 +123,12 @@ def classic_member(
         session_timeout_ms=45_000,
         rebalance_timeout_ms=60_000,
         subscription=encode_subscription(Subscription((topic,))),
-        assignment=encode_assignment(Assignment(held)),
+        assignment=encode_assignment(Assignment(assigned)),
     )
 
 
 def generation(number: int, *members: ClassicMember, since_ms: int | None = None) -> ClassicGeneration:
-    """Return a generation with these members, the first of which leads."""
+    """Return a generation with these members. The first is the leader."""
     return ClassicGeneration(
         protocol_type="consumer",
         generation=number,
@@ -149,10 +149,8 @@ def seen(
     run: str = "run",
     is_over: bool = False,
 ) -> Said:
-    """Return a look at the group `G`, which was rebalancing with these members, first seen so at
-    `first_ms`.
-    """
-    known = tuple(SeenMember(f"{name}-1", None, name, "/10.0.0.1") for name in members)
+    """Return a poll of the group `G`: it was rebalancing with these members, first seen at `first_ms`."""
+    seen_members = tuple(SeenMember(f"{name}-1", None, name, "/10.0.0.1") for name in members)
     return Said(
         seen_ms,
         G,
@@ -164,13 +162,13 @@ def seen(
             within_ms=within_ms,
             read_ms=read_ms,
             is_over=is_over,
-            members=known or None,
+            members=seen_members or None,
         ),
     )
 
 
 def created(group_id: str, at_ms: int) -> Said:
-    """Return what Kafka writes when a member joins a classic group that does not exist."""
+    """Return the record that Kafka writes when the first member joins a classic group."""
     return Said(at_ms, group_id, ClassicGeneration("", 0, None, None, at_ms, ()))
 
 
@@ -180,13 +178,11 @@ def committed(partition: int, offset: int, at_ms: int, topic: str = "orders") ->
 
 def random_life(random: Random, group_id: str, steps: int = 40) -> Iterator[Said]:
     """Yield a life of a group of some type, as its coordinator writes it."""
-    lives = (
-        _classic_life,
-        _consumer_life,
-        partial(random_epochs, kind=SHARE),
-        partial(random_epochs, kind=STREAMS),
-    )
-    yield from random.choice(lives)(random, group_id, steps)
+    kind = random.choice((None, CONSUMER, SHARE, STREAMS))
+    if kind is None:
+        yield from _classic_life(random, group_id, steps)
+    else:
+        yield from random_epochs(random, group_id, steps, kind=kind)
 
 
 def _classic_life(random: Random, group_id: str, steps: int) -> Iterator[Said]:
@@ -195,43 +191,22 @@ def _classic_life(random: Random, group_id: str, steps: int) -> Iterator[Said]:
     for _ in range(steps):
         now_ms += random.randrange(1, 5_000)
         if random.random() < 0.6:
-            at = committed(random.randrange(4), random.randrange(1_000), now_ms)
+            commit = committed(random.randrange(4), random.randrange(1_000), now_ms)
             yield Said(
                 now_ms,
                 group_id,
-                at if random.random() < 0.9 else OffsetCommitted("orders", at.partition, None),
+                commit if random.random() < 0.9 else OffsetCommitted("orders", commit.partition, None),
             )
             continue
         members = _changed(random, members)
         number += random.choice((1, 1, 1, 2))
-        there = [classic_member(m, *range(n, 4, len(members))) for n, m in enumerate(members)]
-        yield Said(now_ms, group_id, generation(number, *there, since_ms=now_ms - random.randrange(50)))
+        present = [classic_member(m, *range(n, 4, len(members))) for n, m in enumerate(members)]
+        yield Said(now_ms, group_id, generation(number, *present, since_ms=now_ms - random.randrange(50)))
         if not members and random.random() < 0.2:
             yield from (Said(now_ms, group_id, OffsetCommitted("orders", n, None)) for n in range(4))
             yield Said(now_ms, group_id, ClassicGroupRemoved())
             number = 0
             yield created(group_id, now_ms)
-
-
-def _consumer_life(random: Random, group_id: str, steps: int) -> Iterator[Said]:
-    now_ms, epoch, members = 1_000, 1, list[str]()
-    for _ in range(steps):
-        now_ms += random.randrange(1, 5_000)
-        before, members = members, _changed(random, members)
-        epoch += 1
-        for gone in set(before) - set(members):
-            yield Said(now_ms, group_id, MemberAssigned(gone, None))
-            yield Said(now_ms, group_id, MemberTarget(gone, None))
-            yield Said(now_ms, group_id, MemberSubscribed(gone, None))
-        for new in [m for m in members if m not in before]:
-            yield Said(now_ms, group_id, MemberSubscribed(new, subscription(new)))
-        yield Said(now_ms, group_id, GroupEpoch(epoch, 7))
-        for n, m in enumerate(members):
-            yield Said(now_ms, group_id, target(m, *range(n, 4, len(members))))
-        yield Said(now_ms, group_id, TargetEpoch(epoch, now_ms))
-        for n, m in enumerate(members):
-            now_ms += random.randrange(3)
-            yield Said(now_ms, group_id, has(m, epoch, *range(n, 4, len(members))))
 
 
 def _changed(random: Random, members: list[str]) -> list[str]:
@@ -267,15 +242,13 @@ def generations(*changes: ClassicGeneration) -> tuple[Said, ...]:
 
 
 def compact(said: Sequence[Said], end: int) -> list[Said]:
-    """Return what the log's cleaner leaves: of the records before `end` the latest of each key, tombstones
-    too.
-    """
-    latest = {_key(record): place for place, record in enumerate(said[:end])}
-    return [record for place, record in enumerate(said) if place >= end or latest[_key(record)] == place]
+    """Return the records that compaction leaves: before `end`, the latest of each key or its tombstone."""
+    latest = {_key(record): index for index, record in enumerate(said[:end])}
+    return [record for index, record in enumerate(said) if index >= end or latest[_key(record)] == index]
 
 
 def _key(said: Said) -> tuple[object, ...]:
-    """Return what is the same of the records of one key in `__consumer_offsets`."""
+    """Return the key of a record in `__consumer_offsets`."""
     says = said.says
     if isinstance(says, OffsetCommitted):
         return said.group_id, "offset", says.topic, says.partition
@@ -285,19 +258,18 @@ def _key(said: Said) -> tuple[object, ...]:
     return said.group_id, kind, getattr(says, "member_id", "")
 
 
-def check_told(
+def check_history_ends(
     entries: Sequence[HistoryEntry],
     tail: Sequence[tuple[str, str | None, str]],
     fields: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    """Assert that the history ends with these entries, and what some of them say, by their places in it. Of a
-    reason a part suffices.
-    """
+    """Assert that the history ends with `tail`, and that entries by index have `fields` (or a part)."""
     assert told(list(entries))[len(entries) - len(tail) :] == list(tail)
-    found = {
-        at: {name: _shown(entries[at], name, part) for name, part in of.items()} for at, of in fields.items()
+    actual = {
+        index: {name: _shown(entries[index], name, value) for name, value in expected.items()}
+        for index, expected in fields.items()
     }
-    assert found == fields
+    assert actual == fields
 
 
 def _shown(entry: HistoryEntry, name: str, expected: Any) -> Any:

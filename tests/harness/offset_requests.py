@@ -40,15 +40,13 @@ def _commit(common: Common, given: Given) -> AnyRequest:
 
 def _committed_topics(given: Given) -> list[CommittedTopic]:
     return [
-        CommittedTopic(topic, [_committed(number, what) for number, what in partitions], _topic_id(given))
+        CommittedTopic(topic, [_committed(number, text) for number, text in partitions], _topic_id(given))
         for topic, partitions in options.partitions(given.get("offsets", ""))
     ] + _long_names(given)
 
 
 def _txn_commit(common: Common, given: Given) -> AnyRequest:
-    """`producer=1 epoch=0 position=40`, and the offsets as in a commit. `txn-version=1`: its end keeps the
-    epoch.
-    """
+    """Parse `producer=1 epoch=0 position=40` and the offsets of a commit. `txn-version=1` keeps the epoch."""
     instance = given.get("instance")
     return TxnOffsetCommit(
         **common,
@@ -67,8 +65,8 @@ def _txn_commit(common: Common, given: Given) -> AnyRequest:
 
 
 def _marker(common: Common, given: Given) -> AnyRequest:
-    """`producer=1 epoch=1 position=40 outcome=commit`. `from=40` is the first position that it is about, by
-    default its own.
+    """Parse `producer=1 epoch=1 position=40 outcome=commit`. `from=40` is the first position that the marker
+    is about, by default its own.
     """
     return TransactionMarker(
         **common,
@@ -83,21 +81,21 @@ def _marker(common: Common, given: Given) -> AnyRequest:
 
 
 def _long_names(given: Given) -> list[CommittedTopic]:
-    """`2000x3000`: 2000 partitions of a topic whose name has 3000 characters."""
+    """Parse `2000x3000`: 2000 partitions of a topic whose name has 3000 characters."""
     if "names" not in given:
         return []
     partitions, characters = map(int, given["names"].split("x"))
     return [CommittedTopic("t" * characters, [CommittedPartition(n, 0) for n in range(partitions)])]
 
 
-def _committed(partition: int, what: str) -> CommittedPartition:
-    """`5`, or `5:metadata`."""
-    offset, colon, metadata = what.partition(":")
+def _committed(partition: int, text: str) -> CommittedPartition:
+    """Parse `5` or `5:metadata`."""
+    offset, colon, metadata = text.partition(":")
     return CommittedPartition(partition, int(offset), committed_metadata=_filled(metadata) if colon else None)
 
 
 def _filled(metadata: str) -> str:
-    """`x*4097` is 4097 times `x`."""
+    """Expand `x*4097` to 4097 times `x`."""
     text, star, times = metadata.partition("*")
     return text * int(times) if star else metadata
 
@@ -133,9 +131,9 @@ def _delete_offsets(common: Common, given: Given) -> AnyRequest:
 
 
 def _topic_metadata(common: Common, given: Given) -> AnyRequest:
-    """`t:t2,u:none`: topic t has the id t2, topic u does not exist."""
+    """Parse `t:t2,u:none`: topic t has the id t2, topic u does not exist."""
     pairs = [topic.split(":") for topic in given["topics"].split(",")]
-    topics = {name: None if of == "none" else TopicImage(topic_id(of), 1) for name, of in pairs}
+    topics = {name: None if id_ == "none" else TopicImage(topic_id(id_), 1) for name, id_ in pairs}
     return TopicMetadata(group_id=common["group_id"], topics=topics)
 
 

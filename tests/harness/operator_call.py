@@ -1,4 +1,4 @@
-"""The operator's call as Spark makes it, without Spark: a real GroupState of PySpark and hand-made frames."""
+"""Calls the operator as Spark does, with a real GroupState of PySpark and hand-made frames."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -68,6 +68,6 @@ def contents(frames: Iterable[pd.DataFrame], topic: str) -> list[Any]:
     return [
         None if value is None else json.loads(value)
         for frame in frames
-        for to, value in zip(frame["topic"], frame["value"], strict=True)
-        if to == topic
+        for record_topic, value in zip(frame["topic"], frame["value"], strict=True)
+        if record_topic == topic
     ]

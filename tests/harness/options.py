@@ -49,10 +49,10 @@ def partitions(text: str) -> list[tuple[str, list[tuple[int, str]]]]:
     """Parse `t-0=5,t-1=7,u-0`: by topic, in order, each partition's number and the text after `=`."""
     topics: dict[str, list[tuple[int, str]]] = {}
     for part in text.split(","):
-        partition, _, what = part.partition("=")
+        partition, _, value = part.partition("=")
         topic, dash, number = partition.rpartition("-")
         if dash:
-            topics.setdefault(topic, []).append((int(number), what))
+            topics.setdefault(topic, []).append((int(number), value))
     return list(topics.items())
 
 
@@ -79,16 +79,16 @@ def protocols(
         names = tuple(filter(None, (topics or "").split(",")))
         partitions = tuple(TopicPartition(t, n) for t, numbers in (owned or {}).items() for n in numbers)
         subscription = Subscription(names, owned_partitions=partitions)
-        same = encode_subscription(subscription, version=0 if owned is None else version)
+        shared_metadata = encode_subscription(subscription, version=0 if owned is None else version)
         if metadata is not None:
-            same = metadata.encode()
-        return [Protocol(name, same) for name in text.split(",") if name]
+            shared_metadata = metadata.encode()
+        return [Protocol(name, shared_metadata) for name in text.split(",") if name]
     pairs = [part.partition(":") for part in text.split(",") if part]
     return [Protocol(name, metadata.encode()) for name, _, metadata in pairs]
 
 
 def assignment(text: str) -> bytes:
-    """`foo-0+foo-1` is an assignment of these partitions, other text is bytes."""
+    """Parse `foo-0+foo-1` as an assignment of these partitions, and other text as bytes."""
     parts = [part.rpartition("-") for part in text.split("+")]
     if not all(topic and number.isdigit() for topic, _, number in parts):
         return text.encode()

@@ -17,20 +17,20 @@ def part(number: int, content: bytes) -> bytes:
     return tag(number, _BYTES) + varint(len(content)) + content
 
 
-def text(number: int, said: str) -> bytes:
-    return part(number, said.encode())
+def text(number: int, content: str) -> bytes:
+    return part(number, content.encode())
 
 
 def metric(name: str, value: float | int, kind: int = 5) -> bytes:
     """Return a Metric with one data point; `kind` is 5 for a gauge, 7 for a sum."""
-    said = tag(4, 1) + pack("<d", value) if isinstance(value, float) else tag(6, 1) + pack("<q", value)
-    point = part(1, tag(3, 1) + bytes(8) + said)
+    field = tag(4, 1) + pack("<d", value) if isinstance(value, float) else tag(6, 1) + pack("<q", value)
+    point = part(1, tag(3, 1) + bytes(8) + field)
     return text(1, name) + part(kind, point)
 
 
 def resource(attributes: Mapping[str, str]) -> bytes:
-    said = (text(1, key) + part(2, text(1, value)) for key, value in attributes.items())
-    return b"".join(part(1, attribute) for attribute in said)
+    encoded_attributes = (text(1, key) + part(2, text(1, value)) for key, value in attributes.items())
+    return b"".join(part(1, attribute) for attribute in encoded_attributes)
 
 
 def resource_metrics(attributes: Mapping[str, str], metrics: Sequence[bytes]) -> bytes:

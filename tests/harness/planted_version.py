@@ -1,5 +1,5 @@
-"""Two earlier state versions that never were: in 0 a classic group had no `wanted_topics`, in -1 also no
-`topics`.
+"""Two invented earlier state versions: in version 2 a classic group had no `wanted_topics`, in version 1 also
+no `topics`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from state.kafka.streams_group import StreamsGroup
 from state.rocketmq.group import RocketMqGroup
 
 ADDED = "added"
-"""What the migration of version 0 puts into the new field."""
+"""The value that the migration of version 2 gives to the new field."""
 
 
 def _without(*names: str) -> Any:
@@ -33,26 +33,26 @@ def _without(*names: str) -> Any:
     )
 
 
-_CLASSIC = {-1: _without("wanted_topics", "topics"), 0: _without("wanted_topics")}
+_CLASSIC = {1: _without("wanted_topics", "topics"), 2: _without("wanted_topics")}
 _OTHERS = ConsumerGroup | ShareGroup | StreamsGroup | ConfigsOnly | RocketMqGroup
 
 
-def _to_0(group: Any) -> Any:
-    return _CLASSIC[0](**asdict(group), topics={}) if isinstance(group, _CLASSIC[-1]) else group
+def _to_2(group: Any) -> Any:
+    return _CLASSIC[2](**asdict(group), topics={}) if isinstance(group, _CLASSIC[1]) else group
 
 
-def _to_1(group: Any) -> Any:
-    return ClassicGroup(**asdict(group), wanted_topics=[ADDED]) if isinstance(group, _CLASSIC[0]) else group
+def _to_3(group: Any) -> Any:
+    return ClassicGroup(**asdict(group), wanted_topics=[ADDED]) if isinstance(group, _CLASSIC[2]) else group
 
 
 @contextmanager
 def planted() -> Iterator[None]:
-    """Yield this process reads the two versions meanwhile."""
-    EARLIER.update({-1: Migration(_CLASSIC[-1] | _OTHERS, _to_0), 0: Migration(_CLASSIC[0] | _OTHERS, _to_1)})
+    """Let this process read the two versions until the block ends."""
+    EARLIER.update({1: Migration(_CLASSIC[1] | _OTHERS, _to_2), 2: Migration(_CLASSIC[2] | _OTHERS, _to_3)})
     try:
         yield
     finally:
-        del EARLIER[-1], EARLIER[0]
+        del EARLIER[1], EARLIER[2]
 
 
 def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None) -> codec.StoredGroup:

@@ -1,10 +1,12 @@
-"""The frame of random logs that are played against the core: their requests have the epochs of that run.
+"""The base of random logs that are played against the core, so that their requests have the epochs of that
+run.
 
-A log is then one like any other. Its clients, and what they send, are those of the kinds of groups
-(`consumer_log`, `mixed_log`, `share_log`, `streams_log`).
+Afterwards a log is like any other. The subclasses for the kinds of groups (`consumer_log`, `mixed_log`,
+`share_log`, `streams_log`) have the clients and their requests.
 """
 
 from random import Random
+from typing import Self
 from uuid import UUID
 
 from kafka_why.contract.kafka.requests import AnyRequest
@@ -22,11 +24,13 @@ from tests.harness.random_log import GROUPS, PARTITION_OF
 
 BEGIN_MS = 1_000_000
 INTERVAL_MS = 5_000
+Log = tuple[int, int, CoordinatorConfig]
+"""A log's seed, number of moves, and settings."""
 PAUSES_MS = (0, 0, 1, 400, 1_000, 5_000, 5_000, 20_000, 46_000)
 
 
 class PlayedLog:
-    """The play of one log: `rows` is the log so far, `rules` are the rows that applied so far."""
+    """The play of one log. `rows` is the log so far, `rules` are the rows of docs/rules.md applied so far."""
 
     def __init__(self, seed: int, config: CoordinatorConfig) -> None:
         self.random = Random(seed)
@@ -38,6 +42,18 @@ class PlayedLog:
             group_id: Timeline(group_id, None, config, step=batches.checked_step) for group_id in GROUPS
         }
         self._offsets = dict.fromkeys(PARTITION_OF.values(), -1)
+
+    @classmethod
+    def played(cls, log: Log) -> Self:
+        """Return the play of a log."""
+        seed, moves, config = log
+        play = cls(seed, config)
+        play.play(moves)
+        return play
+
+    def play(self, moves: int) -> None:
+        """Make this many random moves."""
+        raise NotImplementedError
 
     def _append(self, request: AnyRequest) -> Row:
         partition = PARTITION_OF[request.group_id]
@@ -55,12 +71,12 @@ class PlayedLog:
         self.rules.update(rule for effects in steps for rule in effects.rules)
         return steps
 
-    def _news_of_topics(self, group: ConsumerGroup | ShareGroup | StreamsGroup) -> TopicImages:
-        """Return what the watcher sends: the topics that differ from the cluster's."""
-        news: TopicImages = {}
+    def _changed_topics(self, group: ConsumerGroup | ShareGroup | StreamsGroup) -> TopicImages:
+        """Return the topics in which the group differs from the cluster. The watcher sends them."""
+        changed: TopicImages = {}
         for name in sorted({*group.topics, *group.unknown_topics()}):
             known, image = group.topics.get(name), self.cluster.now.get(name)
-            seen = None if known is None else TopicImage(UUID(bytes=known.topic_id), known.partitions)
-            if name not in group.topics or seen != image:
-                news[name] = image
-        return news
+            known_image = None if known is None else TopicImage(UUID(bytes=known.topic_id), known.partitions)
+            if name not in group.topics or known_image != image:
+                changed[name] = image
+        return changed

@@ -17,9 +17,7 @@ def free_port() -> int:
 
 
 def gateway_port(above: int = 2) -> int:
-    """Return a port on which a gateway can be started again. So many `above` it, its brokers', are
-    free, too.
-    """
+    """Return a port on which a gateway can be restarted. The `above` ports after it are free, too."""
     while True:
         port = random.choice(_LASTING)
         with ExitStack() as stack, suppress(OSError):

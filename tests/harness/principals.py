@@ -1,4 +1,4 @@
-"""What Java makes of certificates' names: cases, with what Kafka's and Java's own classes answer.
+"""Names of certificates, with the results of Kafka's and Java's own classes for them.
 
 `CASES` are rules of `ssl.principal.mapping.rules`, a name, and the principal of Kafka's SslPrincipalMapper,
 which is None if no rule applies. `NAMES` are the attributes of a certificate's subject in their order, one

@@ -1,7 +1,7 @@
 """Random logs that reach many states of a group.
 
-A script is a list of moves: a client does the next step of a real client, or an unusual one. A script that is
-played against the core becomes rows with the ids and generations of that run. The rows are a log like any
+A script is a list of moves: a client takes the next step of a real client, or an unusual one. A script that
+is played against the core becomes rows with the ids and generations of that run. The rows are a log like any
 other.
 """
 
@@ -96,11 +96,11 @@ TOPIC_IDS = (UUID(int=1), UUID(int=2), None)
 
 @dataclass(frozen=True)
 class Move:
-    """One move of a script: after a pause, a client of a group sends a request.
+    """A move of a script: after a pause, a client of a group sends a request.
 
-    `kind` "next" is the next step of a real client; every other kind is that request at any time. Options
-    make the request unusual: `id_of` uses another client's id, `generation_off` -1 is an old generation, 1 a
-    wrong protocol.
+    The `kind` "next" is the next step of a real client. Other kinds are that request at any time. Some fields
+    make the request unusual: `id_of` uses another client's id, a `generation_offset` of -1 an old generation,
+    of 1 a wrong protocol.
     """
 
     pause_ms: int
@@ -113,7 +113,7 @@ class Move:
     api_version: int
     with_instance: bool
     id_of: int | None
-    generation_off: int
+    generation_offset: int
     topic: str
     partition: int
     number: int
@@ -121,38 +121,36 @@ class Move:
 
 @dataclass
 class Client:
-    """A client's knowledge of its group from its answers."""
+    """A client, and what it knows of its group from its answers."""
 
     member_id: str = ""
     generation: int = 0
     protocol_name: str | None = None
     members: list[str] = field(default_factory=list)
-    wants: str = "join"
+    next_kind: str = "join"
 
-    def learn(self, response: AnyResponse) -> None:
+    def handle_answer(self, response: AnyResponse) -> None:
         """Handle an answer as Kafka's consumer does."""
         match response:
             case JoinGroupResponse(error_code=ErrorCode.NONE):
                 self.member_id, self.generation = response.member_id, response.generation_id
                 self.protocol_name = response.protocol_name
                 self.members = [m.member_id for m in response.members]
-                self.wants = "sync"
+                self.next_kind = "sync"
             case JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED):
-                self.member_id, self.wants = response.member_id, "join"
+                self.member_id, self.next_kind = response.member_id, "join"
             case SyncGroupResponse(error_code=ErrorCode.NONE):
-                self.wants = "heartbeat"
+                self.next_kind = "heartbeat"
             case HeartbeatResponse(error_code=ErrorCode.NONE):
                 pass
             case _ if response.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-                self.member_id, self.wants = "", "join"
+                self.member_id, self.next_kind = "", "join"
             case _:
-                self.wants = "join"
+                self.next_kind = "join"
 
 
 def script(seed: int, length: int) -> list[Move]:
-    """Return a random script. A longer script of the same seed begins with the shorter one, so a
-    failure shrinks.
-    """
+    """Return a random script. A longer one of a seed begins with the shorter one, so that failures shrink."""
     random = Random(seed)
     groups = random.choice((GROUPS[:1], GROUPS[:1], GROUPS[:2], GROUPS))
     clients = random.randint(1, len(INSTANCE_OF_CLIENT))
@@ -182,7 +180,7 @@ def script(seed: int, length: int) -> list[Move]:
             api_version=random.choice((9, 9, 3, 4, 5, 8, 0)),
             with_instance=odd(True, (False,)),
             id_of=odd(None, (*range(len(INSTANCE_OF_CLIENT)), NOBODY)),
-            generation_off=odd(0, (-1, 1)),
+            generation_offset=odd(0, (-1, 1)),
             topic=random.choice(TOPICS),
             partition=random.randrange(2),
             number=random.randrange(1_000),
@@ -198,30 +196,30 @@ def realise(moves: Sequence[Move], config: CoordinatorConfig, *, packs: bool = F
     """
     timelines = {group_id: Timeline(group_id, None, config) for group_id in GROUPS}
     clients = {group_id: [Client() for _ in INSTANCE_OF_CLIENT] for group_id in GROUPS}
-    places = [_Places(partition) for partition in range(PARTITIONS)]
+    request_ids = [_RequestIds(partition) for partition in range(PARTITIONS)]
     rows = []
     at_ms = 1_000_000
     for move in moves:
         at_ms += move.pause_ms
         request = request_of(move, clients[move.group_id])
         partition = PARTITION_OF[move.group_id]
-        row = Row(at_ms, places[partition].next_id(at_ms, packed=packs and move.number % 3 > 0), request)
+        row = Row(at_ms, request_ids[partition].next_id(at_ms, packed=packs and move.number % 3 > 0), request)
         rows.append(row)
         timeline = timelines[move.group_id]
         timeline.apply(row)
         for effects in kafka_effects(timeline.drain_effects()):
             for reply in effects.replies:
-                clients[move.group_id][int(reply.response.correlation_id)].learn(reply.response)
+                clients[move.group_id][int(reply.response.correlation_id)].handle_answer(reply.response)
     return rows
 
 
-class _Places:
+class _RequestIds:
     """The ids of the requests of a partition."""
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
         self._offset = -1
-        self._packed: tuple[int, int] | None = None  # the time of the last record if it is a pack, its length
+        self._packed: tuple[int, int] | None = None  # of the last record if it is a pack: its time and length
 
     def next_id(self, at_ms: int, *, packed: bool) -> str:
         if packed and self._packed is not None and self._packed[0] == at_ms:
@@ -235,7 +233,7 @@ class _Places:
 
 def request_of(move: Move, group: list[Client]) -> AnyRequest:
     client = group[move.client]
-    kind = client.wants if move.kind == "next" else move.kind
+    kind = client.next_kind if move.kind == "next" else move.kind  # of the request
     if kind == "heartbeat" and move.kind == "next" and move.number % 2:
         kind = ("commit", "commit", "txn commit", "marker")[move.number // 2 % 4]
     common: Common = {
@@ -255,7 +253,7 @@ def request_of(move: Move, group: list[Client]) -> AnyRequest:
         case "sync":
             return _sync(move, common, member_id, instance_id, client)
         case "heartbeat":
-            generation_id = client.generation + min(move.generation_off, 0)
+            generation_id = client.generation + min(move.generation_offset, 0)
             return Heartbeat(
                 **common, member_id=member_id, generation_id=generation_id, group_instance_id=instance_id
             )
@@ -267,10 +265,10 @@ def request_of(move: Move, group: list[Client]) -> AnyRequest:
             return LeaveGroup(**common, members=[LeavingMember(c.member_id) for c in group])
         case "release":
             return ReleaseGroup(**common)
-    return _about_offsets(kind, move, common, member_id, instance_id, client)
+    return _offset_request(kind, move, common, member_id, instance_id, client)
 
 
-def _about_offsets(
+def _offset_request(
     kind: str, move: Move, common: Common, member_id: str, instance_id: str | None, client: Client
 ) -> AnyRequest:
     topic_id = TOPIC_IDS[move.number % len(TOPIC_IDS)]
@@ -280,7 +278,7 @@ def _about_offsets(
         case "commit":
             return OffsetCommit(
                 **common,
-                generation_id=client.generation + min(move.generation_off, 0),
+                generation_id=client.generation + min(move.generation_offset, 0),
                 member_id=member_id,
                 group_instance_id=instance_id,
                 topics=committed,
@@ -323,7 +321,7 @@ def _about_offsets(
 
 
 def _transaction(move: Move) -> dict[str, Any]:
-    """Two producers with few epochs, so that some markers find an entry."""
+    """Return the fields of a transaction. Producers and epochs are few, so that some markers match."""
     return {
         "producer_id": move.client % 2,
         "producer_epoch": move.number % 2,
@@ -349,9 +347,9 @@ def _sync(move: Move, common: Common, member_id: str, instance_id: str | None, c
     return SyncGroup(
         **common,
         member_id=member_id,
-        generation_id=client.generation + min(move.generation_off, 0),
+        generation_id=client.generation + min(move.generation_offset, 0),
         group_instance_id=instance_id,
         protocol_type="consumer",
-        protocol_name="other" if move.generation_off > 0 else client.protocol_name,
+        protocol_name="other" if move.generation_offset > 0 else client.protocol_name,
         assignments=[MemberAssignment(m, f"for {m}".encode()) for m in client.members],
     )

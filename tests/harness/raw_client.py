@@ -10,7 +10,7 @@ from gateway.wire import codec
 from gateway.wire.framing import framed
 from kafka_why.connections.address import Address
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class RawClient:
@@ -22,15 +22,16 @@ class RawClient:
         self.reader = reader
         self.writer = writer
         self._client_id = client_id
-        self._sent: dict[int, tuple[int, int]] = {}
-        self._numbers = count(1)
+        self._apis: dict[int, tuple[int, int]] = {}  # key and version of each request, by its correlation id
+        self._correlation_ids = count(1)
 
     async def send(self, api_key: int, version: int, **body: Any) -> int:
         """Send a request, and return its correlation id."""
-        number = next(self._numbers)
-        self._sent[number] = (api_key, version)
-        await self.send_bytes(framed(codec.encode_request(api_key, version, number, self._client_id, body)))
-        return number
+        correlation_id = next(self._correlation_ids)
+        self._apis[correlation_id] = (api_key, version)
+        request = codec.encode_request(api_key, version, correlation_id, self._client_id, body)
+        await self.send_bytes(framed(request))
+        return correlation_id
 
     async def send_bytes(self, data: bytes) -> None:
         self.writer.write(data)
@@ -45,14 +46,14 @@ class RawClient:
     async def receive(self) -> tuple[int, Any]:
         """Return the next answer's correlation id and content."""
         answer = await self.receive_bytes()
-        number = int.from_bytes(answer[:4], "big")
-        return number, codec.decode_response(*self._sent[number], answer)
+        correlation_id = int.from_bytes(answer[:4], "big")
+        return correlation_id, codec.decode_response(*self._apis[correlation_id], answer)
 
     async def ask(self, api_key: int, version: int, **body: Any) -> Any:
         """Send a request and return its answer. No other request may be pending."""
-        number = await self.send(api_key, version, **body)
-        answered, response = await self.receive()
-        assert answered == number
+        request_id = await self.send(api_key, version, **body)
+        response_id, response = await self.receive()
+        assert response_id == request_id
         return response
 
     async def rest(self) -> bytes:
@@ -72,7 +73,7 @@ class RawClient:
 @asynccontextmanager
 async def connected(address: Address | str) -> AsyncIterator[RawClient]:
     """Yield a connection to this address, until the block ends."""
-    at = Address.parse(address) if isinstance(address, str) else address
-    reader, writer = await asyncio.open_connection(at.host, at.port)
+    parsed = Address.parse(address) if isinstance(address, str) else address
+    reader, writer = await asyncio.open_connection(parsed.host, parsed.port)
     with closing(writer):
         yield RawClient(reader, writer)

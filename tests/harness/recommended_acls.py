@@ -14,9 +14,9 @@ _ROW = re.compile(
 
 def recommended(prefix: str) -> list[Allowed]:
     """Return the ACLs of the page's table, with this prefix, also for optional features."""
-    found = []
+    acls = []
     for user, resource, name, pattern, operations in _ROW.findall(PAGE.read_text()):
         if resource in ("TOPIC", "GROUP"):
             name = name.replace(f"{DEFAULT_PREFIX}-", f"{prefix}-")
-        found.append(Allowed(user, resource, name, pattern, tuple(operations.split(", "))))
-    return found
+        acls.append(Allowed(user, resource, name, pattern, tuple(operations.split(", "))))
+    return acls

@@ -13,7 +13,7 @@ from embedded.java import HOST
 
 
 class RecordingProxy:
-    """Accepts connections on `port`, and passes them on to `broker_port`. `apis` are the names of the APIs
+    """Accepts connections on `port`, and forwards them to `broker_port`. `apis` are the names of the APIs
     that clients have called so far.
     """
 
@@ -42,17 +42,17 @@ class RecordingProxy:
             while True:
                 client, _ = self._listener.accept()
                 broker = socket.create_connection((HOST, self._broker_port))
-                for pass_on in (self._requests, self._responses):
-                    threading.Thread(target=pass_on, args=(client, broker), daemon=True).start()
+                for forward in (self._forward_requests, self._forward_responses):
+                    threading.Thread(target=forward, args=(client, broker), daemon=True).start()
 
-    def _requests(self, client: socket.socket, broker: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket, broker: socket.socket) -> None:
         with suppress(OSError), closing(broker), client.makefile("rb") as stream:
             while len(size := stream.read(4)) == 4:
                 request = stream.read(unpack(">i", size)[0])
                 self.apis.add(ApiKey(unpack(">h", request[:2])[0]).name)
                 broker.sendall(size + request)
 
-    def _responses(self, client: socket.socket, broker: socket.socket) -> None:
+    def _forward_responses(self, client: socket.socket, broker: socket.socket) -> None:
         with suppress(OSError), closing(client):
             while data := broker.recv(65_536):
                 client.sendall(data)

@@ -1,6 +1,7 @@
-"""A life of the coordinator: clients, a log, owners one after the other, their queries and their replicas.
+"""A random simulation of clients, a log, and coordinators one after the other with their queries and
+replicas.
 
-Chance decides who acts next, and who dies, is held still, or wakes up late.
+Chance decides who acts next, and who is killed, is paused, or wakes up late.
 """
 
 from random import Random
@@ -16,7 +17,7 @@ from state.config import CoordinatorConfig
 from tests.harness import batches
 from tests.harness.client_log import ClientLog, Sent, random_settings
 from tests.harness.simulated_broker import Broker
-from tests.harness.simulated_cluster import SimulatedCluster
+from tests.harness.simulated_query import SimulatedCluster
 from tests.harness.simulated_replica import Replica
 from tests.harness.simulated_service import Service
 from tests.spark.log import NAMESPACE
@@ -30,11 +31,11 @@ FORGED_EPOCH = 99
 
 
 class Killed(Exception):
-    """The service is killed at this place."""
+    """The service is killed at this point."""
 
 
 class Life(SimulatedCluster):
-    """One life, from `play` to `finish`. `happened` counts what has happened."""
+    """One simulation, from `play` to `finish`. A service that is paused for long becomes a sleeper."""
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)
@@ -47,13 +48,13 @@ class Life(SimulatedCluster):
             response_max_bytes=random.choice((100_000, 100_000, 400)),
         )
         one_in = random.choice((0, 0, 0, 60))
-        chosen = batches.chosen(seed, one_in) if one_in else lambda _: False
-        super().__init__(random, broker, layout, random.choice((1, 64)), batches.failing_step(chosen))
+        fails = batches.one_fails_in(seed, one_in) if one_in else lambda _: False
+        super().__init__(random, broker, layout, random.choice((1, 64)), batches.failing_step(fails))
         broker.now_ms = BEGIN_MS
         broker.meanwhile = self._meanwhile
-        broker.read_whole = layout.responses_topic
+        broker.fully_read_topic = layout.responses_topic
         self.asked: dict[str, dict[int, int]] = {}
-        """The ends of the responses when a record was appended, by its id."""
+        """The ends of the responses topic when a record was appended, by the record's id."""
         self._settings = random_settings(random)
         self._settings_change = random.random() < 0.5
         config = CoordinatorConfig(member_id_namespace=NAMESPACE).with_settings(self._settings)
@@ -64,8 +65,8 @@ class Life(SimulatedCluster):
         self._standby: Replica | None = None
         self._is_starting = False
         self._depth = 0
-        self._calm = random.choice((0.02, 0.05, 0.1, 0.3))
-        self._lazy = random.choice((0.2, 1.0, 1.0, 4.0))
+        self._catastrophe_rate = random.choice((0.02, 0.05, 0.1, 0.3))
+        self._service_weight = random.choice((0.2, 1.0, 1.0, 4.0))
         identity = Identity(
             "c", self.layout.requests_topic, "id", self.layout.request_partitions, NAMESPACE, self.shards
         )
@@ -74,19 +75,19 @@ class Life(SimulatedCluster):
     def next_settings(self) -> dict[str, SettingValue]:
         if self._settings_change and self.random.random() < 0.5:
             self._settings = random_settings(self.random)
-            self.seen("settings")
+            self.count("settings")
         return self._settings
 
     def play(self) -> None:
         """Play until all clients have sent everything."""
         while self._next_record is not None:
             if self.random.random() < 0.3:
-                self._client()
+                self._append_next_record()
             else:
                 self._act()
 
     def finish(self) -> None:
-        """Let one owner handle everything."""
+        """Let one owner handle all remaining records."""
         self._is_starting = False
         self.random = self.broker.random = Random(1)
         while self._service is None or self._service.query is None:
@@ -116,11 +117,11 @@ class Life(SimulatedCluster):
         while is_behind():
             if self._service.query is None:
                 self._restart()
-            self._service.go_on()
+            self._service.take_step()
             if self._service.replica is not None:
                 self._service.replica.act()
 
-    def _client(self) -> None:
+    def _append_next_record(self) -> None:
         record = self._next_record
         if record is None:
             return
@@ -139,7 +140,7 @@ class Life(SimulatedCluster):
         self.broker.append(topic, record.partition, record.key, value)
 
     def _pass_time(self, pause_ms: int) -> None:
-        """Let time pass. The owner's ticker runs in it, if there is one."""
+        """Let time pass, in which the owner's ticker runs."""
         until_ms = self.broker.now_ms + pause_ms
         while self.broker.now_ms < until_ms:
             is_long = until_ms - self.broker.now_ms > 10_000
@@ -155,13 +156,13 @@ class Life(SimulatedCluster):
 
     def _act(self) -> None:
         random = self.random
-        if random.random() < self._calm / 3:
+        if random.random() < self._catastrophe_rate / 3:
             self._catastrophe()
-        kind = random.random() * (9 + self._lazy)
-        if kind < self._lazy:
+        kind = random.random() * (9 + self._service_weight)
+        if kind < self._service_weight:
             if self._service is not None:
-                self._service.go_on()
-        elif kind < self._lazy + 7:
+                self._service.take_step()
+        elif kind < self._service_weight + 7:
             if self._service is not None and self._service.replica is not None:
                 self._service.replica.act()
         else:
@@ -173,7 +174,7 @@ class Life(SimulatedCluster):
         if service is None or kind == 0:
             self._restart()
         elif kind == 1:
-            self.seen("takeover")
+            self.count("takeover")
             service.die() if random.random() < 0.5 else self._sleepers.append(service)
             self._service = None
         elif kind == 2:
@@ -192,7 +193,7 @@ class Life(SimulatedCluster):
             self.broker.append(self.layout.requests_topic, number, None, forged)
 
     def _restart(self) -> None:
-        """Start a service if there is none, or the query again if there is none."""
+        """Start a service if none runs, or else the query again if it has ended."""
         service = self._service
         self._depth, self._is_starting = self._depth + 1, True
         try:
@@ -201,10 +202,10 @@ class Life(SimulatedCluster):
                 self._service = service = Service(self, standby)
                 service.start()
             elif service.query is None:
-                self.seen("query again")
+                self.count("query again")
                 service.start_query()
         except Killed:
-            self.seen("killed at its start")
+            self.count("killed at its start")
             assert self._service is not None
             self._service.die()
             self._service = None
@@ -212,7 +213,7 @@ class Life(SimulatedCluster):
             self._depth, self._is_starting = self._depth - 1, False
 
     def others_act(self) -> None:
-        """Let everything but the owner act: sleepers, replicas, records under way."""
+        """Let sleepers and standbys act, and late records arrive, while the owner is busy."""
         self._depth += 1
         try:
             self._others_act()
@@ -226,14 +227,14 @@ class Life(SimulatedCluster):
         if self._standby is not None:
             self._standby.act()
             if random.random() < 0.1:
-                self._standby.check_standby()
+                self._standby.reseed_outdated_standby()
         if self._is_starting and self._service is not None and self._service.replica is not None:
             self._service.replica.act()
         if self.late and random.random() < 0.2:
             random.choice(self.late).deliver(1)
 
     def _wake(self, sleeper: Service) -> None:
-        """Let a suspended service, or some of its processes, run for a while."""
+        """Let some processes of a paused service run for a while."""
         for _ in range(self.random.choice((1, 1, 8))):
             kind = self.random.random()
             if kind < 0.6:
@@ -241,12 +242,12 @@ class Life(SimulatedCluster):
                     sleeper.replica.act()
             elif kind < 0.8:
                 if sleeper.query is not None:
-                    sleeper.go_on()
+                    sleeper.take_step()
             else:
                 sleeper.tick()
 
     def _meanwhile(self) -> None:
-        """Act between two calls of a client: others act, clients send, the owner's ticker runs."""
+        """Let clients and other processes act before a call of a Kafka client."""
         if self._depth > 1:
             return
         self._depth += 1
@@ -255,7 +256,7 @@ class Life(SimulatedCluster):
                 raise Killed
             for _ in range(self.random.choice((0, 0, 1, 3, 10))):
                 if self.random.random() < 0.3:
-                    self._client()
+                    self._append_next_record()
                 else:
                     self.others_act()
         finally:
@@ -263,7 +264,7 @@ class Life(SimulatedCluster):
 
 
 def play(seed: int) -> Life:
-    """Return a life that is over."""
+    """Play a life to its end, and return it."""
     life = Life(seed)
     with pytest.MonkeyPatch.context() as patch:
         life.broker.connect(patch)

@@ -1,4 +1,4 @@
-"""A coordinator in the process of the test that is stopped and started again, and clients that stay."""
+"""A coordinator in the test's process that can be stopped and started again, and clients that stay."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,7 +51,7 @@ class Service:
 
 @contextmanager
 def restartable(broker: EmbeddedBroker, folder: Path, spark: Mapping[str, str]) -> Iterator[Service]:
-    """Yield the coordinator runs with these settings of Spark, and is stopped at the end."""
+    """Run a coordinator with these settings of Spark until the block ends. Yield it with two clients."""
     client_config, layout = broker.client_config, new_layout()
     options = formed(
         Options(

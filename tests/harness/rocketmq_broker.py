@@ -1,4 +1,4 @@
-"""One RocketMQ group on a broker whose time the test moves."""
+"""A RocketMQ group on a broker whose time the test advances."""
 
 from typing import TypedDict
 
@@ -11,6 +11,7 @@ from kafka_why.contract.rocketmq.requests import (
     MessageModel,
     MessageQueue,
     MessageRequestMode,
+    NotifyConsumerIdsChanged,
     QueryAssignment,
     QueryAssignmentResponse,
     RegisterConsumer,
@@ -49,6 +50,12 @@ def of(client_id: str, connection: str = "") -> Envelope:
         "correlation_id": "c",
         "reply_partition": 0,
     }
+
+
+def notified(effects: Effects) -> list[str]:
+    """Return the connections that are notified of changed consumer ids."""
+    messages = [push.message for push in effects.pushes]
+    return [m.connection for m in messages if isinstance(m, NotifyConsumerIdsChanged)]
 
 
 class Broker:

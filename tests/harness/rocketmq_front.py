@@ -1,18 +1,24 @@
-"""A gateway for RocketMQ's clients on loopback between raw clients and a server that the test controls. That
-server is name server and broker in one, and answers every other request with its own code and body.
+"""A RocketMQ gateway on loopback between raw clients and a server that the test controls.
+
+That server is name server and broker in one. It answers all other requests with their own code and body. The
+module also has a real Proxy of RocketMQ with gRPC clients.
 """
 
 import asyncio
+import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from embedded.jars import class_path, jar_paths
+from embedded.java import QUICK_COMPILER, ChildProcess, find_java
 from gateway.rocketmq.backend import AskBroker, ConnectedClient
 from gateway.rocketmq.brokers import BrokerAddress
 from gateway.rocketmq.metrics import RocketmqCounts
@@ -23,8 +29,11 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, decode_header, encode_frame, response_to
-from tests.harness.coroutines import as_test
+from tests.harness.certificates import Authority
+from tests.harness.java_tools import ReportingProgram, classpath_options, compiled
+from tests.harness.ports import free_port
 from tests.harness.raw_client import PATIENCE_S
+from tests.harness.waiting import as_test, evaluated_options, wait_until
 
 HOST = "127.0.0.1"
 NEWEST, OLD = 513, 400
@@ -32,7 +41,7 @@ Frame = tuple[Header, bytes]
 
 
 class RawPeer:
-    """One end of a connection: sends frames, and reads those of the other end one by one."""
+    """One end of a connection, which sends frames, and reads those of the other end one by one."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -63,7 +72,7 @@ class RawPeer:
         return answer
 
     async def is_closed(self) -> bool:
-        """Wait for the end of the connection. Return False if a frame comes before."""
+        """Wait for the end of the connection. Return False if a frame comes instead."""
         async with asyncio.timeout(PATIENCE_S):
             with suppress(ConnectionResetError):
                 return await self.reader.read(1) == b""
@@ -72,8 +81,10 @@ class RawPeer:
 
 @dataclass
 class StubServer:
-    """The server behind the gateway. `brokers` are the cluster's, `peers` the ends of its connections with a
-    PROXY line in `lines`, or of all if it expects none. With `is_manual` the test itself reads them.
+    """The server behind the gateway. `brokers` are those of the cluster.
+
+    `lines` has the PROXY lines of its connections, `peers` their ends. Without `expects_line`, `peers` has
+    the ends of all connections. With `is_manual` the test itself reads from the peers.
     """
 
     tls: ssl.SSLContext | None = None
@@ -127,20 +138,21 @@ class StubServer:
         elif not header.is_response and not header.is_one_way and header.code not in self.unanswered:
             peer.answer(header, header.code, body)
 
-    def _datas(self) -> list[str]:
-        """Return the brokers as a name server does: the ids are no texts."""
+    def _broker_datas(self) -> list[str]:
+        """Return the brokers as a name server does, with ids that are not strings."""
         datas = []
         for name, addresses in self.brokers.items():
-            shown = ",".join(f'{number}:"{address}"' for number, address in addresses.items())
-            datas.append(f'{{"brokerAddrs":{{{shown}}},"brokerName":"{name}","cluster":"c"}}')
+            addresses_text = ",".join(f'{number}:"{address}"' for number, address in addresses.items())
+            datas.append(f'{{"brokerAddrs":{{{addresses_text}}},"brokerName":"{name}","cluster":"c"}}')
         return datas
 
     def cluster(self) -> bytes:
-        table = ",".join(f'"{name}":{data}' for name, data in zip(self.brokers, self._datas(), strict=True))
+        entries = zip(self.brokers, self._broker_datas(), strict=True)
+        table = ",".join(f'"{name}":{data}' for name, data in entries)
         return f'{{"brokerAddrTable":{{{table}}},"clusterAddrTable":{{}}}}'.encode()
 
     def route(self) -> bytes:
-        return f'{{"brokerDatas":[{",".join(self._datas())}],"queueDatas":[]}}'.encode()
+        return f'{{"brokerDatas":[{",".join(self._broker_datas())}],"queueDatas":[]}}'.encode()
 
 
 Answer = Callable[[Header, bytes, AskBroker], Awaitable[bytes | None]]
@@ -170,7 +182,7 @@ class StubSession:
 
 @dataclass
 class StubSessions:
-    """Makes sessions, and keeps them."""
+    """Creates sessions, which are in `made`."""
 
     answers: dict[int, Answer] = field(default_factory=dict)
     made: list[StubSession] = field(default_factory=list)
@@ -184,7 +196,7 @@ class StubSessions:
         return self.made[-1]
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 @dataclass
@@ -198,7 +210,7 @@ class FrontFixture:
     clients: list[RawPeer] = field(default_factory=list)
 
     async def client(self, port: int | None = None, tls: ssl.SSLContext | None = None) -> RawPeer:
-        """Connect, to the name server unless a port is given."""
+        """Connect to a port (default: that of the name server)."""
         reader, writer = await asyncio.open_connection(
             HOST, port or self.gateway.address.port, ssl=tls, server_hostname=tls and "localhost"
         )
@@ -209,11 +221,11 @@ class FrontFixture:
         """Connect to the port of a broker."""
         broker = self.gateway.table.broker(name)
         assert broker is not None
-        ports = await self.gateway.table.ports_of([broker])
+        ports = await self.gateway.table.open_ports([broker])
         return await self.client(ports[broker], tls)
 
     async def joined(self) -> tuple[RawPeer, RawPeer]:
-        """Return a client at the broker's port, and the broker's end of its connection."""
+        """Connect a client to the broker's port. Return it, and the broker's end of its connection."""
         client = await self.at_broker()
         async with asyncio.timeout(PATIENCE_S):
             return client, await self.server.peers.get()
@@ -221,32 +233,102 @@ class FrontFixture:
 
 @asynccontextmanager
 async def front(server: StubServer | None = None, **options: Any) -> AsyncIterator[FrontFixture]:
-    """Start a gateway and end it. `options` are of RocketmqOptions."""
+    """Start a gateway, and end it with the block. `options` are those of RocketmqOptions."""
     server = server or StubServer()
     await server.start()
     server.brokers = server.brokers or {"broker-a": {0: server.address}}
-    given = {"listen": Address(HOST, 0), "name": "gw", **options}
-    told = RocketmqOptions(ClientConfig("x:1"), TopicLayout.named(), (server.address,), **given)
+    settings = {"listen": Address(HOST, 0), "name": "gw", **options}
+    gateway_options = RocketmqOptions(ClientConfig("x:1"), TopicLayout.named(), (server.address,), **settings)
     counts, sessions = RocketmqCounts(), StubSessions()
-    gateway = RocketmqGateway(told, sessions, counts)
-    world = FrontFixture(gateway, server, sessions, counts)
+    gateway = RocketmqGateway(gateway_options, sessions, counts)
+    fixture = FrontFixture(gateway, server, sessions, counts)
     try:
         await gateway.start()
-        yield world
+        yield fixture
     finally:
-        for client in world.clients:
+        for client in fixture.clients:
             client.writer.transport.abort()
         await gateway.close()
         server.stop()
 
 
 def fronted(test: Callable[..., Awaitable[None]] | None = None, **options: Any) -> Callable[..., Any]:
-    """Make a test of a coroutine whose first argument is a `FrontFixture`."""
+    """Decorate a coroutine as a test. Its first argument is a FrontFixture. `options` are of `front`."""
     if test is None:
         return partial(fronted, **options)
 
     async def play(arguments: dict[str, Any]) -> None:
-        async with front(**options) as world:
-            await test(world, **arguments)
+        async with front(**evaluated_options(options, arguments)) as fixture:
+            await test(fixture, **arguments)
 
-    return as_test(test, lambda arguments: uvloop.run(play(arguments)), given=1)
+    return as_test(test, lambda arguments: uvloop.run(play(arguments)), skipped=1)
+
+
+SOURCE = Path(__file__).with_name("rocketmq_grpc.java")
+_LOGBACK = """\
+<configuration>
+  <appender name="console" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %p %logger{0}: %m%n%ex</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="console"/></root>
+</configuration>
+"""
+_JVM_OPTIONS = (QUICK_COMPILER, "-XX:+UseSerialGC", "-Xmx256m")
+
+
+@contextmanager
+def rocketmq_proxy(name_server: str, folder: Path) -> Iterator[str]:
+    """Run a Proxy in cluster mode, and yield its address for gRPC clients."""
+    issued = Authority(folder).issue("proxy")
+    port = free_port()
+    settings = {
+        "rocketMQClusterName": "DefaultCluster",
+        "namesrvAddr": name_server,
+        "grpcServerPort": port,
+        "remotingListenPort": free_port(),
+        # Otherwise each start generates a certificate, whose RSA key takes seconds.
+        "tlsTestModeEnable": False,
+        "tlsCertPath": str(issued.chain),
+        "tlsKeyPath": str(issued.key),
+    }
+    (folder / "proxy.json").write_text(json.dumps(settings))
+    (folder / "logback.xml").write_text(_LOGBACK)
+    options = (
+        f"-Duser.home={folder}",
+        "-Drocketmq.home.dir=.",
+        "-Drmq.logback.configurationFile=logback.xml",
+    )
+    main_class = "org.apache.rocketmq.proxy.ProxyStartup"
+    command = [str(find_java()), *_JVM_OPTIONS, *options, "-Dtls.server.mode=disabled"]
+    command += ["-cp", class_path("rocketmq_proxy"), main_class, "-pm", "cluster", "-pc", "proxy.json"]
+    log = folder / "proxy.log"
+    log.touch()
+    proxy = ChildProcess(folder, log)
+    proxy.mark_log()
+    try:
+        assert proxy.spawn(command, grace_s=1.0)
+        wait_until(lambda: "startup successfully" in proxy.log_text(), "the Proxy", 120.0)
+        yield f"127.0.0.1:{port}"
+    finally:
+        proxy.kill()
+
+
+class GrpcClients(ReportingProgram):
+    """A push consumer and a producer."""
+
+    def __init__(self, proxy: str, topic: str, group: str, folder: Path) -> None:
+        self.is_ready = False
+        self.received: list[str] = []
+        paths = jar_paths("rocketmq_grpc")
+        classes = compiled([SOURCE], classpath_options(paths))
+        options = [*_JVM_OPTIONS, f"-Duser.home={folder}", *classpath_options([classes, *paths])]
+        super().__init__([str(find_java()), *options, "RocketMqGrpc", proxy, topic, group], None, folder)
+
+    def handle_line(self, line: str) -> None:
+        if line == "ready":
+            self.is_ready = True
+        else:
+            self.received.append(line)
+
+    def on_end(self) -> None:
+        self.is_ready = False

@@ -20,10 +20,10 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.limits import Limits
 from gateway.rocketmq.backend import ConnectedClient, ConnectionMessages, CoordinatorRequests
 from gateway.rocketmq.brokers import BrokerAddress
-from gateway.rocketmq.facts import ClusterFacts
+from gateway.rocketmq.metadata import RocketMqMetadata
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.peers import Peers, Restart
-from gateway.rocketmq.service import RocketmqGroupRequests
+from gateway.rocketmq.service import RocketmqSessions
 from gateway.rocketmq.session import GatewayParts, GroupSession
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import Request as KafkaRequest
@@ -35,7 +35,7 @@ from state.config import CoordinatorConfig
 from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import snapshot
 from state.timeline import Row, Timeline
-from tests.harness.coroutines import as_test
+from tests.harness.waiting import as_test
 
 QUEUES = 7
 _BEGIN = struct.Struct(">ii")
@@ -63,15 +63,15 @@ def decode_frame(frame: bytes) -> Answer:
 
 
 class CoreLog(CoordinatorClient):
-    """The log and the pure core behind it. `records` are the requests in the log about RocketMQ's groups, and
-    `of_kafka` those about Kafka's.
+    """The log and the pure core behind it. `records` are the requests about RocketMQ's groups in the log,
+    `kafka_requests` those about Kafka's.
 
-    While `is_away` the core answers nothing; what it has to say comes when it is back.
+    While `is_away` the core sends nothing. Its answers and messages come when it is back.
     """
 
     def __init__(self) -> None:
         self.records: list[Any] = []
-        self.of_kafka: list[Any] = []
+        self.kafka_requests: list[Any] = []
         self.now_ms = 0
         self.reply_partition = 0
         self._is_away = False
@@ -80,7 +80,7 @@ class CoreLog(CoordinatorClient):
         self._pending = PendingRequests("c-")
         self._numbers = count(1)
         self._timelines: dict[str, Timeline] = {}
-        self._unsaid: list[Any] = []
+        self._held_effects: list[Any] = []
 
     @property
     def is_away(self) -> bool:
@@ -89,7 +89,7 @@ class CoreLog(CoordinatorClient):
     @is_away.setter
     def is_away(self, value: bool) -> None:
         self._is_away = value
-        self._say()
+        self._send_effects()
 
     def next_correlation_id(self) -> str:
         return f"c-{next(self._numbers)}"
@@ -98,13 +98,13 @@ class CoreLog(CoordinatorClient):
         self._pending.add(requests)
         for pending in requests:
             request = pending.request
-            (self.of_kafka if isinstance(request, KafkaRequest) else self.records).append(request)
+            (self.kafka_requests if isinstance(request, KafkaRequest) else self.records).append(request)
             if request.group_id not in self._timelines:
                 self._timelines[request.group_id] = Timeline(request.group_id, None, CoordinatorConfig())
             name = f"requests-0-{next(self._numbers)}"
             self._timelines[request.group_id].apply(Row(self.now_ms, name, request))  # type: ignore[arg-type]
         self._pending.settle_written(requests)
-        self._say()
+        self._send_effects()
 
     def forget(self, request: PendingRequest) -> None:
         self._pending.forget(request)
@@ -118,7 +118,7 @@ class CoreLog(CoordinatorClient):
         self.now_ms += ms
         for timeline in self._timelines.values():
             timeline.fire_until(self.now_ms)
-        self._say()
+        self._send_effects()
 
     # The view of the groups, which is never behind.
 
@@ -132,12 +132,12 @@ class CoreLog(CoordinatorClient):
     async def reach_end(self, timeout_s: float) -> bool:
         return True
 
-    def _say(self) -> None:
-        self._unsaid += [e for timeline in self._timelines.values() for e in timeline.drain_effects()]
+    def _send_effects(self) -> None:
+        self._held_effects += [e for timeline in self._timelines.values() for e in timeline.drain_effects()]
         if self._is_away:
             return
-        unsaid, self._unsaid = self._unsaid, []
-        for effects in unsaid:
+        to_send, self._held_effects = self._held_effects, []
+        for effects in to_send:
             self._pending.settle([reply.response for reply in effects.replies])
             for push in 2 * list(getattr(effects, "pushes", ())):  # early, and with the batch
                 for listener in self.listeners:
@@ -169,8 +169,8 @@ class StubRocketMq:
                 length, word = _BEGIN.unpack(await reader.readexactly(_BEGIN.size))
                 header = await reader.readexactly(header_length(length, word))
                 await reader.readexactly(length - 4 - len(header))
-                answered = await self.answer(decode_header(word, header))
-                writer.write(encode_frame(*answered))
+                response = await self.answer(decode_header(word, header))
+                writer.write(encode_frame(*response))
         writer.close()
 
     async def answer(self, request: Header) -> tuple[Header, bytes]:
@@ -253,7 +253,7 @@ class Client:
         answer = await self.ask(
             RequestCode.HEART_BEAT, heartbeat_body(self.client_id, *groups, producers=producers, **fields)
         )
-        for _ in range(3):  # the turns of the loop in which the records reach the core, and its answers come
+        for _ in range(3):  # iterations of the event loop until the records are handled and answered
             await asyncio.sleep(0)
         return answer
 
@@ -314,7 +314,7 @@ def lock_body(client_id: str, queues: Sequence[int], group: str = "g") -> dict[s
 class PlayedGateway:
     """The group requests of one start of a gateway."""
 
-    requests: RocketmqGroupRequests
+    requests: RocketmqSessions
     core: CoreLog
     broker: StubRocketMq
     clients: list[Client] = field(default_factory=list)
@@ -322,24 +322,24 @@ class PlayedGateway:
     def client(self, client_id: str, *, name: str = "b", number: int = 0) -> Client:
         """Connect a client to a broker's port."""
         connection = f"{self.requests.gateway_start}#{len(self.clients)}"
-        made = Client(self, client_id, connection, BrokerAddress(name, number, self.broker.address))
-        self.clients.append(made)
-        return made
+        client = Client(self, client_id, connection, BrokerAddress(name, number, self.broker.address))
+        self.clients.append(client)
+        return client
 
 
 @asynccontextmanager
 async def started(
     broker: StubRocketMq, *, name: str = "gw", start: str = "1", core: CoreLog | None = None
 ) -> AsyncIterator[PlayedGateway]:
-    """Start the group requests of a gateway. `core` is that of an earlier start."""
+    """Start the group requests of a gateway, with a new core or that of an earlier start."""
     messages = ConnectionMessages()
     core = core or CoreLog()
     core.listeners.append(messages)
     coordinator = CoordinatorRequests(core, CoordinatorBackend(core, Limits()))
-    facts = ClusterFacts([broker.address])
+    metadata = RocketMqMetadata([broker.address])
     peers = Peers(name, coordinator, core, heartbeat_interval_s=0.05)
-    parts = GatewayParts(coordinator, core, facts, Restart(name, start), peers)
-    requests = RocketmqGroupRequests(parts, messages, RocketmqCounts())
+    parts = GatewayParts(coordinator, core, metadata, Restart(name, start), peers)
+    requests = RocketmqSessions(parts, messages, RocketmqCounts())
     try:
         await requests.start(lambda: [BrokerAddress("b", 0, broker.address)])
         broker.asked.clear()
@@ -363,10 +363,10 @@ async def rocketmq() -> AsyncIterator[StubRocketMq]:
 
 
 def played(test: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
-    """Make a test of a coroutine that gets a started gateway."""
+    """Decorate a coroutine as a test. Its first argument is a started gateway."""
 
     async def play(arguments: dict[str, Any]) -> None:
         async with rocketmq() as broker, started(broker) as gateway:
             await test(gateway, **arguments)
 
-    return as_test(test, lambda arguments: asyncio.run(play(arguments)), given=1)
+    return as_test(test, lambda arguments: asyncio.run(play(arguments)), skipped=1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from embedded.jars import cache_dir
-from tests.harness.java_program import ReportingProgram
+from tests.harness.java_tools import ReportingProgram
 
 SOURCES = Path(__file__).with_name("rocketmq_go")
 _BUILD_TIMEOUT_S = 280
@@ -43,14 +43,14 @@ class GoClients(ReportingProgram):
         for body in bodies:
             self.command(body)
 
-    def take(self, line: str) -> None:
+    def handle_line(self, line: str) -> None:
         if line == "ready":
             self.is_ready = True
         else:
             consumer, queue, offset, body = line.split(" ")
             self.received.append(GoReceived(consumer, queue, int(offset), body))
 
-    def note_end(self) -> None:
+    def on_end(self) -> None:
         pass
 
 

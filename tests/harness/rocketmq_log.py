@@ -1,8 +1,8 @@
 """Random logs of RocketMQ's groups, mixed with requests of Kafka's groups.
 
-A few clients on a few connections act like real clients, and sometimes unusually: two connections with one
-client id, a connection that changes its client id, different topics, requests of the other protocol. They are
-connected to two brokers through two gateways, which start again.
+A few clients on a few connections act like real clients, and sometimes unusually: two connections have one
+client id, a connection changes its client id, topics differ, or a request is of the other protocol. They are
+connected to two brokers through two gateways, which restart.
 """
 
 from collections.abc import Callable
@@ -47,12 +47,10 @@ Maker = Callable[[Random, dict[str, object]], AnyRequest]
 
 
 def realise(seed: int, length: int) -> list[Row]:
-    """Return a log in the order of append times. A longer log of the same seed begins with the
-    shorter one.
-    """
+    """Return a log in the order of append times. A longer one of a seed begins with the shorter one."""
     random = Random(seed)
     groups = random.choice((GROUPS[:1], GROUPS[:2], GROUPS))
-    strangers = random.choice((0.0, 0.0, 0.1))
+    kafka_share = random.choice((0.0, 0.0, 0.1))  # of requests of Kafka's groups
     offsets = [count() for _ in range(PARTITIONS)]
     at_ms = 1_000_000
     rows = []
@@ -61,13 +59,13 @@ def realise(seed: int, length: int) -> list[Row]:
         group_id = random.choice(groups)
         partition = PARTITION_OF[group_id]
         request_id = f"requests-{partition}-{next(offsets[partition])}"
-        rows.append(Row(at_ms, request_id, _request(random, group_id, request_id, strangers)))
+        rows.append(Row(at_ms, request_id, _request(random, group_id, request_id, kafka_share)))
     return rows
 
 
-def _request(random: Random, group_id: str, request_id: str, strangers: float) -> AnyRequest:
-    if random.random() < strangers:
-        return _of_kafka(random, group_id, request_id)
+def _request(random: Random, group_id: str, request_id: str, kafka_share: float) -> AnyRequest:
+    if random.random() < kafka_share:
+        return _kafka_request(random, group_id, request_id)
     if random.random() < 0.05:
         return ReleaseGroup(group_id=group_id, correlation_id=request_id, reply_partition=0, api_version=0)
     number = random.randrange(len(CONNECTIONS))
@@ -84,7 +82,7 @@ def _request(random: Random, group_id: str, request_id: str, strangers: float) -
     return make(random, envelope)
 
 
-def _of_kafka(random: Random, group_id: str, request_id: str) -> AnyRequest:
+def _kafka_request(random: Random, group_id: str, request_id: str) -> AnyRequest:
     common: Common = {
         "group_id": group_id,
         "correlation_id": request_id,

@@ -1,4 +1,4 @@
-"""`group-coordinator run` as a process, what runs below it, and what stops or starves processes."""
+"""`group-coordinator run` as a process, its child processes, and ways to pause processes."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from tests.e2e.harness import QUICK_JAVA, START_TIMEOUT_S, child_pids, command_of
@@ -23,7 +24,7 @@ SPARK = "org.apache.spark.deploy.SparkSubmit"
 
 @dataclass
 class Run:
-    """A running command: a session of its own, as on a terminal, so that it can be sent Ctrl-C."""
+    """A running command in a session of its own, as on a terminal, so that it can be sent Ctrl-C."""
 
     process: subprocess.Popen[str]
     stderr_path: Path
@@ -37,15 +38,15 @@ class Run:
         return self.stderr_path.read_text()
 
     def ready(self) -> dict[str, Any]:
-        """Return what it prints when it is ready."""
+        """Wait for the JSON line that the command prints when it is ready, and return it."""
         assert self.process.stdout is not None
-        found, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
-        assert found, self.stderr
+        readable, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
+        assert readable, self.stderr
         ready: dict[str, Any] = json.loads(self.process.stdout.readline())
         return ready
 
     def end(self, timeout_s: float = START_TIMEOUT_S) -> tuple[int, str]:
-        """Wait for its end, which may follow on a start: the exit code, and what else it printed."""
+        """Wait for the end of the command. Return its exit code, and the rest of its output."""
         rest, _ = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, rest
 
@@ -56,8 +57,9 @@ class Run:
 
 @contextmanager
 def run(tmp_path: Path, *arguments: str, within: Sequence[str] = ()) -> Iterator[Run]:
-    """`within` is a command that becomes the one it is given. If the test fails, what the command said last
-    is a note of its error.
+    """Run the command, wrapped by the command `within` if it is given, until the block ends.
+
+    If the test fails, the last lines of standard error become a note of its exception.
     """
     stderr_path = tmp_path / f"stderr-{time.monotonic_ns()}.txt"
     with (
@@ -81,7 +83,7 @@ def run(tmp_path: Path, *arguments: str, within: Sequence[str] = ()) -> Iterator
 
 
 class Descendants:
-    """All processes under one, by handles that stay theirs even when they have ended."""
+    """All descendants of a process, by handles that stay valid when a process has ended."""
 
     def __init__(self, pid: int) -> None:
         self.handles: dict[int, int] = {}
@@ -94,12 +96,12 @@ class Descendants:
                 self._add(child)
 
     def running(self) -> list[str]:
-        """Return the commands of those that have not ended."""
+        """Return the commands of the descendants that still run."""
         ended, _, _ = select.select(list(self.handles.values()), [], [], 0)
         return [command_of(pid) for pid, fd in self.handles.items() if fd not in ended]
 
     def has(self, part: str) -> bool:
-        """Return True if one with this in its command line has not ended."""
+        """Return True if a descendant that still runs has `part` in its command line."""
         return any(part in command for command in self.running())
 
     def close(self) -> None:
@@ -109,13 +111,13 @@ class Descendants:
 
 @contextmanager
 def descendants(pid: int) -> Iterator[Descendants]:
-    found = Descendants(pid)
-    yield found
-    found.close()
+    handles = Descendants(pid)
+    yield handles
+    handles.close()
 
 
 def children_running(pid: int, part: str) -> list[int]:
-    """Return the children whose command line has this in it."""
+    """Return the running children with `part` in their command line."""
     return [child for child in child_pids(pid) if part in command_of(child)]
 
 
@@ -126,7 +128,7 @@ def jvm_of(pid: int) -> int:
 
 @contextmanager
 def hold(pid: int) -> Iterator[None]:
-    """Stop a process in its tracks; it is let go at the end at the latest."""
+    """Pause a process until the block ends."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -137,17 +139,51 @@ def hold(pid: int) -> Iterator[None]:
 
 @contextmanager
 def no_file_grows(*pids: int) -> Iterator[None]:
-    """Yield a full disk that needs no rights: no byte more gets into any file of these processes, of which
-    some may end.
+    """Simulate a full disk without root's rights: files of these processes cannot grow until the block ends.
+    Some of the processes may end meanwhile.
     """
-    before: dict[int, tuple[int, int]] = {}
+    limits_before: dict[int, tuple[int, int]] = {}
     for pid in pids:
         with suppress(ProcessLookupError):
-            _, hard = before[pid] = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            _, hard = limits_before[pid] = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
     try:
         yield
     finally:
-        for pid, limits in before.items():
+        for pid, limits in limits_before.items():
             with suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+class Followed:
+    """Lines of JSON that the command has printed so far."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def of(self, kind: str) -> list[Any]:
+        return [line[kind] for line in self.lines if kind in line]
+
+
+@contextmanager
+def follow(group: str, *options: str) -> Iterator[Followed]:
+    """Follow a group in another process, which ends in order."""
+    command = [sys.executable, "-c", "from cli import main; main()", "why", group, *options]
+    process = subprocess.Popen([*command, "--follow", "-o", "json"], stdout=subprocess.PIPE, text=True)
+    followed = Followed()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in iter(process.stdout.readline, ""):
+            followed.lines.append(json.loads(line))
+
+    reader = Thread(target=read, daemon=True)
+    with process:
+        reader.start()
+        try:
+            yield followed
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            reader.join()

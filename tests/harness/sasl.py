@@ -1,4 +1,4 @@
-"""The client's side of SASL at the gateway's bytes: kafka-python's mechanisms over a raw client."""
+"""The client's side of SASL: kafka-python's mechanisms over a raw client."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,12 +33,12 @@ def by_token(token: str) -> Settings:
 
 
 async def authenticate(client: RawClient, settings: Settings, version: int = 2) -> Any:
-    """Play kafka-python's mechanism. Return the last response to SaslAuthenticate: an error, or the one with
-    which the client is content.
+    """Authenticate with kafka-python's mechanism. Return the last response to SaslAuthenticate, which is an
+    error or completes the exchange.
     """
     mechanism = settings["sasl_mechanism"]
-    agreed = await client.ask(ApiKey.SaslHandshake, 1, mechanism=mechanism)
-    assert (agreed.error_code, mechanism in agreed.mechanisms) == (0, True)
+    handshake = await client.ask(ApiKey.SaslHandshake, 1, mechanism=mechanism)
+    assert (handshake.error_code, mechanism in handshake.mechanisms) == (0, True)
     exchange = get_sasl_mechanism(mechanism)(**{"security_protocol": "SASL_SSL", **settings})
     while True:
         answer = await client.ask(ApiKey.SaslAuthenticate, version, auth_bytes=exchange.auth_bytes())

@@ -1,17 +1,17 @@
-"""Scenario files: commands to a group, and their expected outcome.
+"""Scenario files: commands to groups, one per line, and their expected outcomes.
 
-A file is a sequence of blocks. A block is one command a line, a line `----`, the outcome, and a blank line. A
-block that ends with a line `....` has no outcome, because other blocks show the same: it prepares the groups,
-or its commands say themselves what is expected. Lines that begin with `#` are comments. All blocks of a file
-act on the same groups, in order.
+The outcome of a command is the answer after ` -> ` and the indented lines below. Of a command without an
+outcome only its own expectations (`=>`, `expect`) are checked, because other commands show the same outcome.
+Lines that begin with `#` are comments. All commands of a file act on the same groups, in order.
 """
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-SEPARATOR, SETUP = "----", "...."
+_INDENT, _ANSWER = "    ", " -> "
+_OWN = re.compile(r"\S+ \S+\.[a-z-]+\d* (?:-> )?(.+)")
 _DOCS = Path(__file__).parents[2] / "docs"
 _ROW = re.compile(r"^\| ([A-Z]+\d+[a-z]?) \|", re.MULTILINE)
 
@@ -24,68 +24,51 @@ def rules_of(*pages: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Block:
-    """One block. `before` holds the comments and blank lines above the block. The last block of a
-    file may have only those.
-    """
+class Step:
+    """A command with its outcome, or a comment or blank line, which has no command."""
 
     line: int
-    before: list[str]
-    commands: list[str]
-    separator: str
+    text: str
     outcome: list[str]
+    """The answer, or "" if there is none, and the lines below."""
 
-    def text(self) -> str:
-        """Return the block as a file has it."""
-        if not self.commands:
-            return "".join(f"{line}\n" for line in self.before)
-        return "".join(f"{line}\n" for line in [*self.before, *self.commands, self.separator, *self.outcome])
-
-
-def parse(text: str) -> list[Block]:
-    """Cut a scenario file into blocks. Raises ValueError with the line if a block has no end."""
-    blocks = []
-    lines = text.splitlines()
-    at = 0
-    while at < len(lines):
-        begin = at
-        while at < len(lines) and (not lines[at] or lines[at].startswith("#")):
-            at += 1
-        commands_at = at
-        while at < len(lines) and lines[at] and lines[at] not in (SEPARATOR, SETUP):
-            at += 1
-        if at > commands_at and (at == len(lines) or not lines[at]):
-            raise ValueError(f"line {commands_at + 1}: a block ends with a line {SEPARATOR!r} or {SETUP!r}")
-        separator_at = at
-        while at < len(lines) and lines[at]:
-            at += 1
-        before, commands = lines[begin:commands_at], lines[commands_at:separator_at]
-        separator = "".join(lines[separator_at : separator_at + 1])
-        blocks.append(Block(commands_at + 1, before, commands, separator, lines[separator_at + 1 : at]))
-    return blocks
+    @property
+    def command(self) -> str:
+        return "" if self.text.startswith("#") else self.text
 
 
-def play(block: Block, run: Callable[[str], list[str]]) -> Block:
-    """Return the block with the outcome of calling `run` for each command, without one if it is a setup."""
-    commands = [line for line in block.commands if not line.startswith("#")]
-    outcome = [line for command in commands for line in run(command)]
-    return replace(block, outcome=[] if block.separator == SETUP else outcome)
+def parse(text: str) -> list[Step]:
+    """Return the steps of a scenario file."""
+    steps: list[Step] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(_INDENT):
+            outcome = steps[-1].outcome
+            outcome += [line.removeprefix(_INDENT)] if outcome else ["", line.removeprefix(_INDENT)]
+        else:
+            command, *answer = [line] if line.startswith("#") else line.split(_ANSWER, 1)
+            steps.append(Step(number, command, answer))
+    return steps
+
+
+def outcome_of(told: list[str]) -> list[str]:
+    """Return a command's lines as an outcome: its answer without time and request name, and the rest."""
+    lines = "\n".join(told).splitlines()
+    own = _OWN.fullmatch(lines[0]) if lines else None
+    return ["", *lines] if own is None else [own[1], *lines[1:]]
 
 
 def check(path: Path, run: Callable[[str], list[str]], *, rewrite: bool) -> None:
-    """Play a file and compare the outcomes.
+    """Call `run` for each command of a file, and compare the outcomes.
 
-    Raises AssertionError at the first block that differs. With `rewrite` the outcome is written to the file
-    instead.
+    Raises AssertionError at the first command that has another outcome. With `rewrite` the outcomes are
+    written to the file instead.
     """
-    played = []
-    for block in parse(path.read_text()):
-        outcome = play(block, run)
-        played.append(outcome)
-        if not rewrite:
-            where = f"{path.name}, line {block.line}"
-            assert "\n".join(outcome.outcome) == "\n".join(block.outcome), (
-                f"{where}: {'; '.join(block.commands)}"
-            )
+    played: list[str] = []
+    for step in parse(path.read_text()):
+        outcome = outcome_of(run(step.command)) if step.command else []
+        if step.outcome and not rewrite:
+            assert outcome == step.outcome, f"{path.name}, line {step.line}: {step.text}"
+        answer, *below = outcome if step.outcome else [""]
+        played += [f"{step.text}{_ANSWER}{answer}" if answer else step.text, *(_INDENT + it for it in below)]
     if rewrite:
-        path.write_text("".join(block.text() for block in played))
+        path.write_text("".join(f"{line}\n" for line in played))

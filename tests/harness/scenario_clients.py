@@ -1,4 +1,4 @@
-"""What a client of a scenario knows, and the options that its requests have unless they are given."""
+"""The clients of a scenario, and the default options of their requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ REMEMBERED = (*DEFAULTS, "instance", "topics", "partitions", "subscription", *co
 
 @dataclass
 class Client:
-    """A client's knowledge: the options of its last join, its member id, and its generation."""
+    """A client: the options of its last join, its member id, and its generation."""
 
     name: str
     joined_with: dict[str, str] = field(default_factory=lambda: dict(DEFAULTS))

@@ -21,14 +21,14 @@
     commit m1 offsets=t-0=5 topic-id=t2     for the topic of that id; `fetch` likewise
     topic-metadata watcher topics=t:t2,u:none   t has the id t2, u does not exist
     describe admin                          `delete admin` deletes the group
-    at 3s                                   due deadlines fire; `sleep 3s` advances the time by 3 s
+    at 3s                                   due deadlines fire (`=> nothing`: none); `sleep 3s` from now
     fail request                            the next request, or `deadline`, raises after its work
     outage 60s                              no coordinator runs for 60 s from now
-    show                                    the group's state
+    show                                    the state of a group with classic or consumer members
     topics foo=6 bar=2                      the cluster's topics from here on; `foo=none` deletes one
     A e2 owned[0,1] => e3 [0,1]             a heartbeat of the consumer protocol (`consumer_requests`) and
                                             its expected answer (`expectations`); any request may have one
-    expect A e3 STABLE [0,1]                what is expected of a member or, `expect group`, of the group
+    expect A e3 STABLE [0,1] and B e4       what is expected of members or, `expect group`, of the group
     join X topics=foo owned[0,1]            its metadata has owned partitions, too
     sync X assign=@X:foo-0+foo-1            a real assignment of these partitions
     topic-metadata watcher                  what the group does not know of the cluster's topics
@@ -103,7 +103,7 @@ class InjectedFault(Exception):
 
 
 class ScenarioPlayer:
-    """Clients, groups, and the log between them. `rules` are the rows reached so far."""
+    """Clients, groups, and the log between them. `rules` are the rows of docs/rules.md reached so far."""
 
     def __init__(self) -> None:
         self.rules: set[str] = set()
@@ -113,12 +113,12 @@ class ScenarioPlayer:
         self._outages: list[Outage] = []
         self._clients: dict[str, Client] = {}
         self._timelines: dict[str, Timeline] = {}
-        self._asked_by: dict[str, Client] = {}
+        self._client_of: dict[str, Client] = {}
         self._names = story.Names()
         self._cluster = Cluster()
         self._answers: dict[str, AnyResponse] = {}
         self._own_ids: set[str] = set()  # ids that clients made for themselves
-        self._taken: dict[int, tuple[KafkaEvent, int, Effects]] = {}
+        self._steps: dict[int, tuple[KafkaEvent, int, Effects]] = {}
         self._fail_next: type | None = None
         self._application = streams_requests.Application()
 
@@ -131,7 +131,9 @@ class ScenarioPlayer:
             return self._application.set_topology(command)
         self._answers.clear()
         lines = self._run(streams_requests.expand(command))
-        if expected:
+        if expected == "nothing":
+            assert not lines, f"expected nothing, found {lines}"
+        elif expected:
             answer = self._answers.get(f"requests-0-{self._offset - 1}")
             expectations.check_answer(expected, answer, self._cluster.labels)
         return lines
@@ -159,7 +161,7 @@ class ScenarioPlayer:
             case "show":
                 return self._show(words[0] if words else DEFAULTS["group"])
             case _ if verb in share_requests.KINDS:
-                return self._report(verb, words[0], given)
+                return self._complete_tasks(verb, words[0], given)
             case _ if verb in SENT or verb in REQUESTS:
                 return self._send(verb, words[0], given)
         raise ValueError(f"unknown command: {command}")
@@ -174,15 +176,15 @@ class ScenarioPlayer:
         return kafka_group(timeline.group) if timeline is not None else None
 
     def _expect(self, command: str) -> list[str]:
-        _, name, expected = command.split(maxsplit=2)
-        expected, _, group_id = expected.partition(" group=")
+        wanted, _, group_id = command.removeprefix("expect ").partition(" group=")
         group = self.any_group(group_id or DEFAULTS["group"])
-        if name == "group":
-            expectations.check_group(expected, group)
-        else:
-            client = self._clients.get(name)
-            member_id = client.member_id if client is not None and client.member_id else name
-            expectations.check_member(expected, group, member_id, self._cluster.labels)
+        for name, _, expected in (one.partition(" ") for one in wanted.split(" and ")):
+            if name == "group":
+                expectations.check_group(expected, group)
+            else:
+                client = self._clients.get(name)
+                member_id = client.member_id if client is not None and client.member_id else name
+                expectations.check_member(expected, group, member_id, self._cluster.labels)
         return []
 
     def _configure(self, given: dict[str, str]) -> list[str]:
@@ -206,7 +208,7 @@ class ScenarioPlayer:
             raise InjectedFault("told to")
         if effects.group is not None and not isinstance(effects.group, ConfigsOnly):
             invariants.check(effects.group)
-        self._taken[id(effects)] = (cast(KafkaEvent, event), now_ms, effects)
+        self._steps[id(effects)] = (cast(KafkaEvent, event), now_ms, effects)
         return effects
 
     def _advance(self, until_ms: int) -> list[str]:
@@ -215,7 +217,7 @@ class ScenarioPlayer:
         self._now_ms = until_ms
         for timeline in self._timelines.values():
             timeline.fire_until(until_ms)
-        return self._tell()
+        return self._describe_new_steps()
 
     def _show(self, group_id: str) -> list[str]:
         group = self.any_group(group_id)
@@ -230,10 +232,10 @@ class ScenarioPlayer:
             remembered = (*consumer_requests.JOINED_WITH, *streams_requests.JOINED_WITH)
             client.member_options.update((k, v) for k, v in given.items() if k in remembered)
         elif verb == "regex-resolved" or (verb == "topic-metadata" and "topics" not in given):
-            watched = self._watched(verb, given)
-            if watched is None:
+            watcher_request = self._watcher_request(verb, given)
+            if watcher_request is None:
                 return []
-            request = watched
+            request = watcher_request
         else:
             request = self._request(verb, client, {**client.joined_with, **given}, given)
         return self._apply(client, verb, request, given)
@@ -242,44 +244,43 @@ class ScenarioPlayer:
         """Append the request to the log, and apply it."""
         request_id = f"requests-0-{self._offset}"
         self._offset += 1
-        self._asked_by[request_id] = client
-        self._names.name_request(
-            request_id, f"{client.name}.{'heartbeat' if verb.endswith('member') else verb}"
-        )
+        self._client_of[request_id] = client
+        kind = "heartbeat" if verb.endswith("member") else verb
+        self._names.name_request(request_id, f"{client.name}.{kind}")
         timeline = self._timelines.setdefault(request.group_id, self._timeline(request.group_id, None))
         at_ms = options.milliseconds(given["appended"]) if "appended" in given else self._now_ms
         timeline.apply(Row(at_ms, request_id, request))
-        return self._tell()
+        return self._describe_new_steps()
 
-    def _watched(self, verb: str, given: dict[str, str]) -> AnyRequest | None:
-        """Return what the topic watcher sends, None if nothing."""
+    def _watcher_request(self, verb: str, given: dict[str, str]) -> AnyRequest | None:
+        """Return the request of the topic watcher, or None if it sends nothing."""
         group_id = given.get("group", DEFAULTS["group"])
         group = self.any_group(group_id)
         if verb == "topic-metadata":
             return consumer_requests.changed_topics(group, group_id, self._cluster)
         return consumer_requests.regexes_resolved(given, group, group_id, self._cluster, self._now_ms)
 
-    def _report(self, verb: str, name: str, given: dict[str, str]) -> list[str]:
-        """Append what the share coordinator answers."""
+    def _complete_tasks(self, verb: str, name: str, given: dict[str, str]) -> list[str]:
+        """Append the share coordinator's answers to open tasks."""
         group_id = given.get("group", DEFAULTS["group"])
-        client = self._clients.setdefault(name, Client(name))
-        found = share_requests.outcomes(verb, given, self.any_group(group_id), group_id, self._cluster.labels)
-        return [line for result in found for line in self._apply(client, verb, result, given)]
+        client, group = self._clients.setdefault(name, Client(name)), self.any_group(group_id)
+        results = share_requests.outcomes(verb, given, group, group_id, self._cluster.labels)
+        return [line for result in results for line in self._apply(client, verb, result, given)]
 
     def _member(self, verb: str, client: Client, given: dict[str, str]) -> AnyRequest:
         own_id = client.member_id or client.name
-        member_id = self._own(self._names.resolve(given["id"]) if "id" in given else own_id)
+        member_id = self._note_own_id(self._names.resolve(given["id"]) if "id" in given else own_id)
         client.member_id = client.member_id or member_id
         common = self._common("member", client, client.joined_with | given, given)
-        told, known = given | {"id": member_id}, client.member_options
+        sent, remembered = given | {"id": member_id}, client.member_options
         if verb == "stream-member":
-            return self._application.heartbeat(common, told, known, self._cluster)
+            return self._application.heartbeat(common, sent, remembered, self._cluster)
         if verb == "share-member":
-            return share_requests.share_heartbeat(common, told, known, self._cluster)
-        return consumer_requests.member_heartbeat(common, told, known, self._cluster, self._now_ms)
+            return share_requests.share_heartbeat(common, sent, remembered, self._cluster)
+        return consumer_requests.member_heartbeat(common, sent, remembered, self._cluster, self._now_ms)
 
-    def _own(self, member_id: str) -> str:
-        """Note an id that a client sends and that the coordinator did not make."""
+    def _note_own_id(self, member_id: str) -> str:
+        """Record an id that a client sends, unless the coordinator generated it."""
         if member_id not in self._names.members:
             self._own_ids.add(member_id)
         return member_id
@@ -313,8 +314,8 @@ class ScenarioPlayer:
             }
             if verb == "fetch":  # only a fetch of version 9 or later that names its epoch is a member's
                 identity = {} if "epoch" not in given else identity
-            told = identity | {k: v for k, v in given.items() if k != "id"}
-            request = REQUESTS[verb](common, told)
+            request_options = identity | {k: v for k, v in given.items() if k != "id"}
+            request = REQUESTS[verb](common, request_options)
             return request if given.get("facts") == "none" else self._cluster.with_topics(request)
         if verb == "heartbeat":
             return Heartbeat(
@@ -342,7 +343,7 @@ class ScenarioPlayer:
         )
         return JoinGroup(
             **common,
-            member_id=self._own(self._names.resolve(given.get("id", ""))),
+            member_id=self._note_own_id(self._names.resolve(given.get("id", ""))),
             group_instance_id=instance_id,
             session_timeout_ms=options.milliseconds(known["session"]),
             rebalance_timeout_ms=options.milliseconds(known["rebalance"]),
@@ -350,50 +351,50 @@ class ScenarioPlayer:
             protocols=protocols,
             reason=given.get("reason"),
             partitions_per_topic=options.counts(known.get("partitions", "")),
-            topics=None if given.get("facts") == "none" else self._cluster.facts_of(protocols),
+            topics=None if given.get("facts") == "none" else self._cluster.metadata_for_protocols(protocols),
         )
 
     def _assignments(self, text: str) -> list[MemberAssignment]:
         pairs = [part.partition(":") for part in text.split(",") if part]
-        return [MemberAssignment(self._names.resolve(m), options.assignment(what)) for m, _, what in pairs]
+        return [MemberAssignment(self._names.resolve(m), options.assignment(value)) for m, _, value in pairs]
 
-    def _tell(self) -> list[str]:
-        """Describe the steps since the last call, and let clients read their answers."""
+    def _describe_new_steps(self) -> list[str]:
+        """Describe the steps since the last call, and let clients handle their answers."""
         lines = []
         for timeline in self._timelines.values():
             for effects in kafka_effects(timeline.drain_effects()):
-                event, at_ms, _ = self._taken.pop(id(effects))
-                self._learn(effects)
+                event, at_ms, _ = self._steps.pop(id(effects))
+                self._handle_effects(effects)
                 self.rules.update(effects.rules)
-                lines += story.tell(event, at_ms, effects, self._names)
-        self._taken.clear()
+                lines += story.describe_step(event, at_ms, effects, self._names)
+        self._steps.clear()
         return lines
 
-    def _learn(self, effects: Effects) -> None:
+    def _handle_effects(self, effects: Effects) -> None:
         for entry in effects.history:
-            asker = self._asked_by.get(entry.cause)
+            asker = self._client_of.get(entry.cause)
             if entry.type in NEW_IDS and asker is not None and entry.member_id is not None:
-                self._learn_id(asker, entry.member_id)
+                self._note_member_id(asker, entry.member_id)
         for reply in effects.replies:
             response = reply.response
             self._answers[response.request] = response
-            client = self._asked_by[response.request]
-            self._application.learn(client.name, response)
+            client = self._client_of[response.request]
+            self._application.handle_answer(client.name, response)
             if isinstance(response, JoinGroupResponse) and response.protocol_name is not None:
                 client.member_id = response.member_id
                 client.generation = response.generation_id
                 client.protocol_name = response.protocol_name
             elif isinstance(response, JoinGroupResponse) and response.member_id:
-                self._learn_id(client, response.member_id)
+                self._note_member_id(client, response.member_id)
             elif (
                 isinstance(response, ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse)
                 and response.member_id
             ):
-                self._learn_id(client, response.member_id)
+                self._note_member_id(client, response.member_id)
                 client.generation = response.member_epoch
 
-    def _learn_id(self, client: Client, member_id: str) -> None:
-        """Note the id that the coordinator made for the client. A client may also have made its own."""
+    def _note_member_id(self, client: Client, member_id: str) -> None:
+        """Record the id that the coordinator generated for the client. Some clients generate their own."""
         if member_id not in self._names.members and member_id not in self._own_ids:
             self._names.name_member(member_id, client.name)
             client.member_id = member_id

@@ -37,7 +37,6 @@ from kafka_why.metrics.process import ProcessCollector, ServiceReadings, process
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import BatchMetrics, RebalanceMetrics, service_state
 from kafka_why.service_state import ServiceState
-from state.kafka.protocols import view_of as kafka_view
 from state.rocketmq.protocol import snapshot as rocketmq_view
 from tests.harness.histories import Recorder
 from tests.harness.rocketmq_broker import Broker, of
@@ -96,7 +95,7 @@ class Scraped:
             )
         )
         if complete:
-            self.metrics_state.complete()
+            self.metrics_state.mark_complete()
 
     def text(self) -> str:
         return generate_latest(self.registry).decode()
@@ -124,9 +123,10 @@ class Scraped:
         value = None if offset is None else committed(group_id, topic, partition, offset, at_ms)
         self.metrics_state.apply(LAYOUT.offsets_topic, offset_key(group_id, topic, partition), value)
 
-    def look(self, at_ms: int, ends: Mapping[Partition, int]) -> None:
-        """Feed the ends of logs that have lost no record."""
-        self.metrics_state.add_bounds({where: LogBounds(0, end) for where, end in ends.items()}, at_ms)
+    def set_log_ends(self, at_ms: int, ends: Mapping[Partition, int]) -> None:
+        """Feed the ends of logs that begin at offset 0."""
+        bounds = {partition: LogBounds(0, end) for partition, end in ends.items()}
+        self.metrics_state.lags.add_bounds(bounds, at_ms)
 
     def entry(self, seq: int, event_type: EntryType, at_ms: int = 0, **fields: Any) -> None:
         event = HistoryEntry(
@@ -144,9 +144,9 @@ class Scraped:
             cause="test-requests-0-9",
             **fields,
         )
-        new = self.metrics_state.apply(LAYOUT.events_topic, b"orders", encode(event))
-        if new is not None:
-            self.rebalances.observe(new)
+        new_entry = self.metrics_state.apply(LAYOUT.events_topic, b"orders", encode(event))
+        if new_entry is not None:
+            self.rebalances.observe(new_entry)
 
     def rocketmq(self, group_id: str, broker: Broker) -> None:
         """Feed the history and view of the broker's group under this name."""
@@ -164,9 +164,7 @@ class Scraped:
         for event in recorder.play(*commands):
             renamed = replace(event, group_id=group_id)
             self.metrics_state.apply(LAYOUT.events_topic, group_id.encode(), encode(renamed))
-        group = recorder.any_group()
-        assert group is not None
-        view = encode(replace(kafka_view(group), group_id=group_id))
+        view = encode(replace(recorder.view(), group_id=group_id))
         self.metrics_state.apply(LAYOUT.groups_topic, group_id.encode(), view)
 
     def answer(self, response: msgspec.Struct) -> None:
@@ -206,7 +204,7 @@ def snapshot(
 
 
 def assigned(partitions: Sequence[Partition]) -> bytes:
-    return encode_assignment(Assignment(tuple(TopicPartition(*where) for where in partitions)))
+    return encode_assignment(Assignment(tuple(TopicPartition(*partition) for partition in partitions)))
 
 
 def committed(group_id: str, topic: str, partition: int, offset: int, at_ms: int) -> bytes:
@@ -293,19 +291,20 @@ def busy() -> Scraped:
     scraped.consumer_group(
         "queue", "topics t=2", "at 1s", "share A e0", "init watcher partitions[t 0]", "init watcher error=15"
     )
+    scraped.consumer_group("clicks", 'topology "0: t"', "topics t=2", "at 1s", "stream A e0 process=p1")
     feed_rocketmq(scraped)
     letter = DeadLetter(
         version=1, reason=Reason.INVALID_REQUEST, message="no JSON", request="r", at_ms=0, answered=False
     )
     scraped.metrics_state.apply(LAYOUT.dead_letters_topic, b"", encode(letter))
-    for done in (
+    for progress in (
         batch(40, 120, "2023-11-14T22:13:28.500Z", {"0": 100, "1": 50}),
         batch(41, 340, "2023-11-14T22:13:29.500Z", {"0": 110, "1": 60}),
     ):
-        scraped.metrics_state.observe_batch(done)
-        scraped.batches.observe(done)
+        scraped.metrics_state.observe_batch(progress)
+        scraped.batches.observe(progress)
     for at_ms, end in ((1_000, 80), (6_000, 95), (11_000, 100)):
-        scraped.look(
+        scraped.set_log_ends(
             at_ms,
             {
                 (LAYOUT.requests_topic, 0): 117,

@@ -1,4 +1,4 @@
-"""Looks for secrets wherever a coordinator leaves something: files, processes, topics, Spark's UI."""
+"""Searches for secrets wherever a coordinator leaves data: files, processes, topics, and Spark's UI."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.e2e.harness import child_pids
 
 _LINK = re.compile(rb"""(?:href|src)=["']([^"'#]+)["']""")
 _TIMEOUT_S = 30
-# What has no text of ours: images, scripts, styles.
+# Files without texts of ours: images, scripts, styles.
 _SKIPPED = (".png", ".js", ".css", ".ico", ".gif", ".svg", "/kill/", "/downloads/")
 _REST = (
     "environment",
@@ -31,7 +31,7 @@ _REST = (
 
 
 def forms_of(secret: str) -> list[bytes]:
-    """Return the texts under which a secret may stand somewhere."""
+    """Return the encodings in which a secret may appear."""
     quoted = secret.replace("\\", "\\\\").replace('"', '\\"')
     texts = {secret, quoted, json.dumps(secret)[1:-1], urllib.parse.quote(secret), json.dumps(quoted)[1:-1]}
     return [text.encode() for text in texts]
@@ -42,7 +42,7 @@ def found_in(content: bytes, secrets: Iterable[str]) -> list[str]:
 
 
 def files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield each file under a folder, with its content. Files that go away meanwhile are left out."""
+    """Yield each file under a folder, with its content. Files that vanish meanwhile are omitted."""
     for path in sorted(folder.rglob("*")):
         try:
             if path.is_file():
@@ -61,8 +61,8 @@ def command_lines(pid: int) -> Iterator[tuple[str, bytes]]:
         yield from command_lines(child)
 
 
-def topics(client_config: ClientConfig, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield each record of these topics."""
+def topic_records(client_config: ClientConfig, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the place and the content of each record of these topics."""
     with TopicReader(client_config) as reader:
         for name in names:
             for record in reader.read_all(name):
@@ -70,20 +70,20 @@ def topics(client_config: ClientConfig, names: Iterable[str]) -> Iterator[tuple[
 
 
 def pages(start: str, alike: int = 3) -> Iterator[tuple[str, bytes]]:
-    """Each page that links lead to from this one, on the same server, and Spark's REST API. Of pages that
-    differ in their query only, as those of the jobs, `alike` are read.
+    """Yield each page of the server that links lead to from `start`, and each page of Spark's REST API. Of
+    pages that differ only in their query, such as those of jobs, only `alike` are read.
     """
     host = urllib.parse.urlsplit(start).netloc
-    waiting, seen = [start], {start}
-    read: Counter[str] = Counter()
+    to_read, seen = [start], {start}
+    read_count: Counter[str] = Counter()
     for application in json.loads(_read(f"{start}/api/v1/applications")):
-        waiting += [f"{start}/api/v1/applications/{application['id']}/{what}" for what in _REST]
-    while waiting:
-        page = waiting.pop(0)
+        to_read += [f"{start}/api/v1/applications/{application['id']}/{resource}" for resource in _REST]
+    while to_read:
+        page = to_read.pop(0)
         path = urllib.parse.urlsplit(page).path.rstrip("/")
-        if read[path] == alike:
+        if read_count[path] == alike:
             continue
-        read[path] += 1
+        read_count[path] += 1
         try:
             content = _read(page)
         except OSError:  # it went away, or is empty
@@ -94,7 +94,7 @@ def pages(start: str, alike: int = 3) -> Iterator[tuple[str, bytes]]:
             is_ours = urllib.parse.urlsplit(url).netloc == host
             if is_ours and url not in seen and not any(skipped in url for skipped in _SKIPPED):
                 seen.add(url)
-                waiting.append(url)
+                to_read.append(url)
 
 
 def page(url: str) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""What makes brokers secure for tests, and one real broker that is.
+"""Security settings of brokers for tests, and a real broker that has them.
 
 Each broker has two listeners for clients, both with TLS by one authority: the first for SASL (PLAIN,
 SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER), the other for clients with a certificate. Brokers and controllers
@@ -25,8 +25,7 @@ from embedded.broker import EmbeddedBroker, Ports, escaped, free_ports
 from embedded.java import HOST
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from tests.harness.certificates import Authority, Issued
-from tests.harness.tokens import TokenIssuer
+from tests.harness.certificates import Authority, Issued, TokenIssuer
 
 ADMIN = "admin"
 """A super user, by PLAIN, SCRAM or a certificate."""
@@ -58,7 +57,7 @@ _OAUTH_HANDLERS = f"{_SECURITY}.oauthbearer.OAuthBearer"
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a user may do with a resource, by Kafka's names."""
+    """The operations that a user may do on a resource, by Kafka's names."""
 
     user: str
     resource: str
@@ -70,7 +69,7 @@ class Allowed:
 class ClusterSecurity:
     """The authority, the users and the tokens of one cluster, with their files in `folder`.
 
-    With `authorizes` its brokers have the StandardAuthorizer: what no ACL allows is refused, except to
+    With `authorizes` its brokers have the StandardAuthorizer, which refuses what no ACL allows, except to
     `super_users` (names without "User:").
     """
 
@@ -93,7 +92,7 @@ class ClusterSecurity:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The passwords. Nobody may find one anywhere but in settings."""
+        """The passwords, which must appear nowhere but in settings."""
         return tuple(self.users.values())
 
     def certificate(self, user: str) -> Issued:
@@ -137,10 +136,10 @@ class ClusterSecurity:
         return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority.certificate)}
 
     def broker_settings(self, ports: Ports, mutual_port: int) -> dict[str, str]:
-        """Return the settings of a broker on these ports. Clients with certificates come to `mutual_port`."""
+        """Return the settings of a broker on these ports. `mutual_port` is for clients with certificates."""
         listeners = f"CLIENT://{HOST}:{ports.client},MUTUAL://{HOST}:{mutual_port}"
         plain = " ".join(f"user_{user}={_quoted(password)}" for user, password in self.users.items())
-        options = {"PLAIN": f" {plain}"}
+        login_options = {"PLAIN": f" {plain}"}
         settings = {
             "listeners": f"{listeners},CONTROLLER://{HOST}:{ports.controller}",
             "advertised.listeners": listeners,
@@ -157,40 +156,40 @@ class ClusterSecurity:
         }
         for mechanism, module in _MODULES.items():
             name = f"listener.name.client.{mechanism.lower()}"
-            settings[f"{name}.sasl.jaas.config"] = f"{module} required{options.get(mechanism, '')};"
+            settings[f"{name}.sasl.jaas.config"] = f"{module} required{login_options.get(mechanism, '')};"
         name = "listener.name.client.oauthbearer"
         settings[f"{name}.sasl.server.callback.handler.class"] = f"{_OAUTH_HANDLERS}ValidatorCallbackHandler"
         settings[f"{name}.sasl.oauthbearer.jwks.endpoint.url"] = self.issuer.jwks.as_uri()
         for claim in ("audience", "issuer"):  # the issuer of the tests puts neither into a token
             settings[f"{name}.sasl.oauthbearer.allow.unverified.{claim}"] = "true"
         if self._authorizes:
-            supers = (*self._super_users, _BROKER)
+            super_users = (*self._super_users, _BROKER)
             settings |= {
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                "super.users": ";".join(f"User:{user}" for user in supers),
+                "super.users": ";".join(f"User:{user}" for user in super_users),
             }
         return settings
 
     @property
     def java_options(self) -> tuple[str, ...]:
-        """Options of a broker's JVM: which places it may read keys from."""
+        """The options of a broker's JVM that allow it to read the token keys."""
         return (
             f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.issuer.jwks.as_uri()}",
             f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={self.issuer.jwks}",
         )
 
     def add_users(self, bootstrap_servers: str) -> None:
-        """Give every user a password for SCRAM, at a cluster that runs."""
+        """Set the SCRAM passwords of all users, at a running cluster."""
         admin = kafka_clients.admin(ClientConfig(bootstrap_servers, self.client_properties()))
         try:
             for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-                refused = admin.alter_user_scram_credentials(
+                errors = admin.alter_user_scram_credentials(
                     [
                         UserScramCredentialUpsertion(user, mechanism, password, iterations=SCRAM_ITERATIONS)
                         for user, password in self.users.items()
                     ]
                 )
-                assert not any(refused.values()), refused
+                assert not any(errors.values()), errors
         finally:
             admin.close()
 
@@ -250,7 +249,7 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> None:
 
 def grant(client_config: ClientConfig, acls: Iterable[Allowed]) -> None:
     """Add ACLs to a cluster."""
-    made = [
+    bindings = [
         ACL(
             f"User:{allowed.user}",
             "*",
@@ -264,7 +263,7 @@ def grant(client_config: ClientConfig, acls: Iterable[Allowed]) -> None:
         for operation in allowed.operations
     ]
     with closing(kafka_clients.admin(client_config)) as admin:
-        assert not admin.create_acls(made)["failed"]
+        assert not admin.create_acls(bindings)["failed"]
 
 
 def _quoted(value: str) -> str:

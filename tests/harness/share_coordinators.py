@@ -22,7 +22,7 @@ NEVER_LOST = 0.0
 
 @dataclass
 class State:
-    """What a share coordinator has of a partition. `progress` is what the group has done since."""
+    """A share coordinator's state of a partition. `progress` counts the group's changes since then."""
 
     epoch: int
     start_offset: int
@@ -31,9 +31,7 @@ class State:
 
 @dataclass
 class Coordinators:
-    """Share coordinators in memory. A call may be lost before it arrives, or its answer; a change that was
-    lost on its way arrives later (`arrive`).
-    """
+    """Share coordinators in memory. Calls and answers may be lost, and some arrive later (`arrive`)."""
 
     random: Random = field(default_factory=lambda: Random(0))
     lossy: float = NEVER_LOST
@@ -92,10 +90,10 @@ class Coordinators:
 
     def arrive(self, before_s: float = float("inf")) -> None:
         """Let the brokers process what was sent until then and not answered."""
-        arrived = [one for one in self.late if one[0] <= before_s]
-        self.late = [one for one in self.late if one[0] > before_s]
-        for _, what, item in arrived:
-            if what == "initialize":
+        arrived = [call for call in self.late if call[0] <= before_s]
+        self.late = [call for call in self.late if call[0] > before_s]
+        for _, name, item in arrived:
+            if name == "initialize":
                 self._initialize(item)
             else:
                 self._delete(item.key)
@@ -103,8 +101,8 @@ class Coordinators:
     def count(self, what: str) -> int:
         return sum(name == what for name, _ in self.calls)
 
-    def _call(self, what: str, of: Sequence[object]) -> None:
-        self.calls.append((what, len(of)))
+    def _call(self, what: str, keys: Sequence[object]) -> None:
+        self.calls.append((what, len(keys)))
         if self.random.random() < self.lossy:
             raise NoAnswer(what)
 

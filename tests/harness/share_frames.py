@@ -4,8 +4,7 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from tests.harness.gateway import GatewayFixture, RawClient, topic_id
-from tests.harness.gateway_requests import DELETE_GROUPS, LIST
+from tests.harness.gateway import DELETE_GROUPS, LIST, GatewayFixture, RawClient, topic_id
 
 HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
 OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
@@ -14,15 +13,16 @@ SOFTWARE = {"client_software_name": "me", "client_software_version": "1"}
 
 async def finds_share_groups(world: GatewayFixture, level: int = 1) -> RawClient:
     """Return a client of a gateway that knows the level of the brokers' feature `share.version`."""
-    names = {HEARTBEAT: 1, DESCRIBE: 1, FETCH: 2, ACKNOWLEDGE: 2, OFFSETS: 1, LIST: 5, DELETE_GROUPS: 2}
+    versions = {HEARTBEAT: 1, DESCRIBE: 1, FETCH: 2, ACKNOWLEDGE: 2, OFFSETS: 1, LIST: 5, DELETE_GROUPS: 2}
+    versions[84] = 0  # ReadShareGroupState
     world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [
-            {"api_key": key, "min_version": 0, "max_version": last} for key, last in (names | {84: 0}).items()
+            {"api_key": key, "min_version": 0, "max_version": last} for key, last in versions.items()
         ],
         **features(level),
     }
-    stranger = await world.client()
-    (broker,) = (await stranger.ask(ApiKey.Metadata, 12, topics=[])).brokers
+    first_client = await world.client()
+    (broker,) = (await first_client.ask(ApiKey.Metadata, 12, topics=[])).brokers
     client = await world.client(broker.port)
     await client.ask(ApiKey.ApiVersions, 4, **SOFTWARE)
     world.broker.passed.clear()
@@ -52,7 +52,7 @@ def fetched(
     group_id: str = "g",
     offsets: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """With `offsets` these are acknowledged, the last one included."""
+    """Return the fields of a ShareFetch. It acknowledges `offsets` (first and last) if they are given."""
     batches = []
     if offsets is not None:
         batches.append({"first_offset": offsets[0], "last_offset": offsets[1], "acknowledge_types": [1]})

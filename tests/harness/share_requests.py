@@ -71,7 +71,7 @@ def share_heartbeat(
         member_epoch=epoch,
         rack_id=sent.get("rack"),
         subscribed_topic_names=topics,
-        topics=cluster.facts(topics) if given.get("facts") != "none" else None,
+        topics=cluster.topic_metadata(topics) if given.get("facts") != "none" else None,
     )
 
 

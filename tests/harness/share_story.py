@@ -1,4 +1,4 @@
-"""Share groups, and answers about them, as text."""
+"""Formats share groups, and answers about them, as text."""
 
 from kafka_why.contract.kafka.responses import (
     AlteredSharePartition,
@@ -21,7 +21,7 @@ from tests.harness.options import time_text
 
 
 def reply(response: AnyResponse, labels: Labels) -> list[str]:
-    """Describe an answer. Empty if it is none of a share group."""
+    """Describe an answer of share groups. Return [] for any other answer."""
     match response:
         case (
             ShareGroupHeartbeatResponse()
@@ -40,7 +40,7 @@ def reply(response: AnyResponse, labels: Labels) -> list[str]:
             head = [response.group_state, epochs, f"assignor={response.assignor_name}"]
             return head + [f"\n     {_described(member, labels)}" for member in response.members]
         case DescribeShareGroupOffsetsResponse():
-            return [f"{t.topic_name} {partition_text.runs(t.partitions)}" for t in response.topics]
+            return [f"{t.topic_name} {partition_text.format_numbers(t.partitions)}" for t in response.topics]
         case AlterShareGroupOffsetsResponse():
             return [_altered(topic) for topic in response.responses]
         case DeleteShareGroupOffsetsResponse():
@@ -52,9 +52,9 @@ def _altered(topic: AlteredShareTopic) -> str:
     return " ".join(f"{topic.topic_name}-{one.partition}:{outcome(one)}" for one in topic.partitions)
 
 
-def outcome(of: AlteredSharePartition | DeletedShareTopic) -> str:
+def outcome(result: AlteredSharePartition | DeletedShareTopic) -> str:
     """Return the error, with its text."""
-    return of.error_code.name + (f"({of.error_message})" if of.error_message else "")
+    return result.error_code.name + (f"({result.error_message})" if result.error_message else "")
 
 
 def _described(member: ShareGroupMemberDescription, labels: Labels) -> str:
@@ -66,46 +66,13 @@ def _described(member: ShareGroupMemberDescription, labels: Labels) -> str:
     return " ".join(filter(None, parts))
 
 
-def describe(group: ShareGroup, labels: Labels) -> list[str]:
-    """Describe the group: its epochs, its members, and how far its partitions are."""
-    lines = [
-        f"share group {group.group_id}: {group.state}, group epoch {group.group_epoch}, "
-        f"assignment epoch {group.assignment_epoch}"
-    ]
-    lines += [f"  {_member(group, member, labels)}" for member in group.members.values()]
-    if group.topics:
-        known = [f"{name}={topic.partitions if topic else 'none'}" for name, topic in group.topics.items()]
-        lines.append(f"  topics {' '.join(known)}")
-    for what in ("initializing", "initialized", "deleting"):
-        if topics := getattr(group, what):
-            partitions = {topic_id: topic.partitions for topic_id, topic in topics.items()}
-            lines.append(f"  {what} {by_label(partitions, labels)}")
-    lines += [f"  {_task(task)}" for task in open_tasks(group)]
-    if group.parked:
-        lines.append(f"  {len(group.parked)} waiting")
-    if group.configs:
-        lines.append(f"  configs {' '.join(f'{name}={value}' for name, value in group.configs.items())}")
-    return lines
-
-
-def _task(task: ShareTask) -> str:
-    return f"task {task.task}: {task.kind} {'; '.join(task_texts(task))} since {time_text(task.asked_at_ms)}"
-
-
 def task_texts(task: ShareTask) -> list[str]:
     """`foo(0,1@2/-1)`: the partitions, the state epoch and the start offset; `foo(0,1)` to delete."""
     return [
-        f"{topic.topic_name}({partition_text.runs(topic.partitions)}"
+        f"{topic.topic_name}({partition_text.format_numbers(topic.partitions)}"
         + (f"@{topic.state_epoch}/{topic.start_offset})" if task.kind == "initialize" else ")")
         for topic in task.topics
     ]
-
-
-def _member(group: ShareGroup, member: ShareMember, labels: Labels) -> str:
-    parts = [f"{member.member_id} e{member.member_epoch}", f"assigned {by_label(member.assigned, labels)}"]
-    parts.append(f"target {by_label(group.target.get(member.member_id, {}), labels)}")
-    parts.append(f"session until {session(member)}")
-    return ", ".join(parts)
 
 
 def session(member: ShareMember) -> str:
@@ -115,9 +82,9 @@ def session(member: ShareMember) -> str:
 
 
 def of_group(group: ShareGroup) -> set[str]:
-    """Return what is expected of a group: `INIT` and `DELETE` tasks, `ing`, `ed` and `del` partitions."""
+    """Return what is expected of a group: tasks, partitions, and `topics=foo,bar`, those that it knows."""
     epochs = {f"gE{group.group_epoch}", f"aE{group.assignment_epoch}"}
-    asked = {
+    tasks = {
         f"{'INIT' if task.kind == 'initialize' else 'DELETE'}:{text}"
         for task in open_tasks(group)
         for text in task_texts(task)
@@ -127,9 +94,10 @@ def of_group(group: ShareGroup) -> set[str]:
         "ed": {topic.name: topic.partitions for topic in group.initialized.values()},
         "del": {topic.name: list(topic.partitions) for topic in group.deleting.values()},
     }
-    named = {f"{what}[{partition_text.text_of(topics)}]" for what, topics in parts.items()}
-    none = set() if asked else {"idle"}
-    return {"share", str(group.state), *epochs, *asked, *named, *none}
+    partitions = {f"{name}[{partition_text.text_of(topics)}]" for name, topics in parts.items()}
+    idle = set() if tasks else {"idle"}
+    topics = f"topics={','.join(sorted(group.topics))}"
+    return {"share", str(group.state), *epochs, *tasks, *partitions, *idle, topics}
 
 
 def of_member(group: ShareGroup, member: ShareMember, labels: Labels) -> set[str]:

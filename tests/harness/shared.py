@@ -20,24 +20,29 @@ from cli.processes.child import Children
 from embedded.broker import EmbeddedBroker, Ports
 from tests.harness import form
 from tests.harness.broker_cluster import NODES, ONE_BROKER, BrokerCluster
-from tests.harness.rocketmq_cluster import RocketMqAt, address_of, embedded_rocketmq
+from tests.harness.rocketmq_clients import RocketMqAt, address_of, embedded_rocketmq
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity, write_properties
 
-ASKED = ("broker", "coordinator", "rocketmq")
+SERVICES = ("broker", "coordinator", "rocketmq")
 """The services that tests may ask for."""
 
 PREFIX = "shared"
 """The prefix of the shared coordinator's topics."""
 
 # What suits most stories: several members started together are in the first generation, a member of the
-# consumer protocol sees soon what changed, and one that is silent is found soon.
-# librdkafka gives such a member's heartbeat up after one interval, which therefore is longer than batches.
+# consumer or the streams protocol sees soon what changed, and one that is silent is found soon.
+# librdkafka gives up a heartbeat of such a member after one interval, so the interval is longer than a batch.
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "500",
     "group.consumer.heartbeat.interval.ms": "3000",
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.session.timeout.ms": "15000",
     "group.consumer.min.session.timeout.ms": "6000",
+    "group.streams.initial.rebalance.delay.ms": "0",
+    "group.streams.heartbeat.interval.ms": "500",
+    "group.streams.min.heartbeat.interval.ms": "500",
+    "group.streams.session.timeout.ms": "10000",
+    "group.streams.min.session.timeout.ms": "2000",
 }
 START_TIMEOUT_S = 240.0
 T = TypeVar("T")
@@ -49,22 +54,22 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 @dataclass(frozen=True)
 class BrokerAt:
-    """A broker that runs: its folder, its ports and the settings with which clients log in."""
+    """A running broker: its folder, its ports and the settings with which clients log in."""
 
     folder: Path
     ports: Ports
     client_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def handle(self) -> EmbeddedBroker:
-        """For its address. Its owner starts and stops the broker, not this."""
+        """Return a handle with the broker's address. Its owner starts and stops the broker."""
         return EmbeddedBroker(self.folder, ports=self.ports, client_properties=self.client_properties)
 
 
 @dataclass(frozen=True)
 class Coordinated:
-    """A coordinator and the gateway in front of it: where clients reach the gateway.
+    """A running coordinator. `gateway` is the address of the gateway in front of it.
 
-    `pid` is its process id, `ready` is what it said when it was ready.
+    `pid` is the coordinator's process id, and `ready` the JSON object that it printed when it was ready.
     """
 
     gateway: str
@@ -73,7 +78,7 @@ class Coordinated:
 
 
 class Services(Protocol):
-    """What tests may share."""
+    """The services that tests may share."""
 
     def broker(self) -> BrokerAt:
         """Return a real broker."""
@@ -86,7 +91,7 @@ class Services(Protocol):
 
 
 class Owner:
-    """Starts what is asked for, each once, in a folder; `close` stops it.
+    """Starts the requested services, each once, in a folder. `close` stops them.
 
     With `security` the broker is one of `nodes` with TLS, to which tests log in as its administrator and the
     coordinator as a user of its own, by SCRAM. `arguments` are further ones for the coordinator.
@@ -163,29 +168,29 @@ class Owner:
 
 
 class _Once(Generic[T]):
-    """What `make` gives, made when the first thread asks. An error is raised for each that asks."""
+    """The result of `make`, called when the first thread asks. Its error is raised to all that ask."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: list[T] = []
+        self._results: list[T] = []  # none before the first call of `make`
         self._error: Exception | None = None
 
     def get(self) -> T:
         with self._lock:
             if self._error is not None:
                 raise self._error
-            if not self._made:
+            if not self._results:
                 try:
-                    self._made.append(self._make())
+                    self._results.append(self._make())
                 except Exception as error:
                     self._error = error
                     raise
-            return self._made[0]
+            return self._results[0]
 
 
 class Server:
-    """Lets other processes of this user ask an owner, by a socket in a folder."""
+    """Lets other processes of this user request services of an owner, over a socket in a folder."""
 
     def __init__(self, owner: Owner, folder: Path) -> None:
         self._owner = owner
@@ -209,10 +214,10 @@ class Server:
 
     def _answer(self, connection: Connection) -> None:
         with connection:
-            asked = connection.recv()
+            service = connection.recv()
             try:
-                answer = getattr(self._owner, asked)() if asked in ASKED else None
-            except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
+                answer = getattr(self._owner, service)() if service in SERVICES else None
+            except Exception as error:  # noqa: BLE001 - it is raised in the process that asked
                 answer = error
             connection.send(answer)
 

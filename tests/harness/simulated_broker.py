@@ -1,6 +1,7 @@
-"""Topics in memory, and Kafka's clients as far as the replica and its service use them.
+"""Topics in memory, and those parts of Kafka's clients that the replica and its service use.
 
-Each call of a client first lets others act (`Broker.meanwhile`), because any of them may on a real cluster.
+Each call of a client first lets other processes act (`Broker.meanwhile`), as any of them may on a real
+cluster.
 """
 
 import struct
@@ -14,7 +15,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import TopicCollection, Uuid
-from confluent_kafka import TopicPartition as Place
+from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import TopicPartition
 
 from kafka_why.connections import kafka_clients
@@ -24,7 +25,7 @@ from streaming.service.outages import outage
 
 CLIENT_CONFIG = ClientConfig("simulated:9092")
 TOPIC_ID = "00000000-0000-0007-0000-000000000009"
-"""The topic id of every topic."""
+"""The id of all topics."""
 
 
 class StoredRecord(NamedTuple):
@@ -67,17 +68,19 @@ class Message(NamedTuple):
 
 
 class Broker:
-    """All partitions of all topics, with append times. `now_ms` never goes back."""
+    """All partitions of all topics, with append times. `now_ms` never decreases."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
         self.now_ms = 0
         self.meanwhile: Callable[[], None] = lambda: None
-        self.read_whole = ""
+        """Lets other processes act. Clients call it before they do anything."""
+        self.fully_read_topic = ""
+        """The topic from which consumers always read all records."""
         self.early_producers: list[EarlyProducer] = []
         self.logs: defaultdict[tuple[str, int], list[StoredRecord]] = defaultdict(list)
         self.starts: defaultdict[tuple[str, int], int] = defaultdict(int)
-        """The offsets of the first records that are not deleted."""
+        """The offsets of the first records that have not been deleted."""
 
     def append(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
@@ -90,14 +93,13 @@ class Broker:
         return len(self.logs[topic, partition])
 
     def connect(self, patch: pytest.MonkeyPatch) -> None:
-        """Let the product's clients work on these topics."""
+        """Replace the product's clients by clients of this broker."""
         patch.setattr(kafka_clients, "producer", lambda *_, **__: Producer(self))
-        patch.setattr(kafka_clients, "clock_producer", lambda *_, **__: Producer(self))
+        patch.setattr(kafka_clients, "best_effort_producer", lambda *_, **__: Producer(self))
         patch.setattr(kafka_clients, "answers_consumer", lambda *_, **__: Consumer(self))
         patch.setattr(kafka_clients, "early_answers_producer", lambda *_, **__: EarlyProducer(self))
         patch.setattr(kafka_clients, "librdkafka_admin", lambda _: Admin(self))
-        for module in (outage,):
-            patch.setattr(module, "TopicReader", lambda *_, **__: Reader(self))
+        patch.setattr(outage, "TopicReader", lambda *_, **__: Reader(self))
 
 
 class Producer:
@@ -118,7 +120,7 @@ class Producer:
         return Sent(self._broker.append(topic, partition, key, value, headers))
 
     def close(self, timeout: float) -> None:
-        """All is sent."""
+        """Do nothing, because every record is already sent."""
 
 
 class Sent(NamedTuple):
@@ -144,11 +146,11 @@ class Reader:
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> dict[TopicPartition, int | None]:
         self._broker.meanwhile()
-        found = {}
+        offsets = {}
         for partition in partitions:
             later = (record.offset for record in self._of(partition) if record.timestamp >= at_ms)
-            found[partition] = next(later, None)
-        return found
+            offsets[partition] = next(later, None)
+        return offsets
 
     def start(self, *, at: Mapping[TopicPartition, int]) -> None:
         self._begin = at
@@ -164,51 +166,51 @@ class Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
     def _of(self, partition: TopicPartition) -> list[StoredRecord]:
         return self._broker.logs[partition.topic, partition.partition]
 
 
 class Consumer:
-    """confluent-kafka's consumer. It reads the partitions in any order, and as many records as chance has it,
-    of the topic `broker.read_whole` all.
+    """confluent-kafka's consumer. It reads random numbers of records from the partitions in random order, but
+    all records of `broker.fully_read_topic`.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._at: dict[tuple[str, int], int] = {}
+        self._positions: dict[tuple[str, int], int] = {}
         self._known_ends: dict[tuple[str, int], int] = {}
 
-    def assign(self, places: Collection[Place]) -> None:
-        self._at = {(place.topic, place.partition): place.offset for place in places}
+    def assign(self, places: Collection[ConfluentPartition]) -> None:
+        self._positions = {(place.topic, place.partition): place.offset for place in places}
 
     def get_watermark_offsets(
-        self, place: Place, timeout: float = 0, *, cached: bool = False
+        self, place: ConfluentPartition, timeout: float = 0, *, cached: bool = False
     ) -> tuple[int, int]:
         end = self._broker.end(place.topic, place.partition)
         return 0, self._known_ends.get((place.topic, place.partition), -1001) if cached else end
 
     def poll(self, timeout: float) -> Message | None:
-        self._known_ends = {place: self._broker.end(*place) for place in self._at}
+        self._known_ends = {place: self._broker.end(*place) for place in self._positions}
         return self._next()
 
     def consume(self, at_most: int, timeout: float) -> list[Message]:
         number = min(at_most, self._broker.random.choice((0, 1, 5, 50)))
-        if any(topic == self._broker.read_whole for topic, _ in self._at):
+        if any(topic == self._broker.fully_read_topic for topic, _ in self._positions):
             number = at_most
         return [message for _ in range(number) if (message := self._next()) is not None]
 
     def close(self) -> None:
-        self._at = {}
+        self._positions = {}
 
     def _next(self) -> Message | None:
-        behind = [place for place, at in self._at.items() if at < self._known_ends[place]]
+        behind = [place for place, position in self._positions.items() if position < self._known_ends[place]]
         if not behind:
             return None
         place = self._broker.random.choice(behind)
-        self._at[place] += 1
-        return Message(self._broker.logs[place][self._at[place] - 1])
+        self._positions[place] += 1
+        return Message(self._broker.logs[place][self._positions[place] - 1])
 
 
 class Admin:
@@ -217,10 +219,14 @@ class Admin:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def list_offsets(self, places: Collection[Place], request_timeout: float) -> dict[Place, Future[Any]]:
+    def list_offsets(
+        self, places: Collection[ConfluentPartition], request_timeout: float
+    ) -> dict[ConfluentPartition, Future[Any]]:
         return {
             place: _done(
-                Place(place.topic, place.partition, self._broker.starts[place.topic, place.partition])
+                ConfluentPartition(
+                    place.topic, place.partition, self._broker.starts[place.topic, place.partition]
+                )
             )
             for place in places
         }
@@ -238,30 +244,30 @@ def _done(result: object) -> Future[Any]:
 
 
 class EarlyProducer:
-    """confluent-kafka's producer. What is produced is under way until `deliver`."""
+    """confluent-kafka's producer. Records stay in flight until `deliver`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         broker.early_producers.append(self)
-        self._under_way: deque[tuple[str, bytes, int, Headers]] = deque()
+        self._in_flight: deque[tuple[str, bytes, int, Headers]] = deque()
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._in_flight)
 
     def produce(self, topic: str, value: bytes, partition: int, headers: Any) -> None:
-        self._under_way.append((topic, value, partition, headers))
+        self._in_flight.append((topic, value, partition, headers))
 
     def poll(self, timeout: float) -> int:
         return 0
 
     def purge(self, *, in_flight: bool) -> None:
-        """Nothing waits in this process."""
+        """Do nothing, because no record waits in this process."""
 
     def flush(self, timeout: float) -> int:
         return len(self)
 
     def deliver(self, number: int) -> None:
-        """Append so many of the records that are under way, in their order."""
+        """Append up to `number` of the records in flight, in order."""
         for _ in range(min(number, len(self))):
-            topic, value, partition, headers = self._under_way.popleft()
+            topic, value, partition, headers = self._in_flight.popleft()
             self._broker.append(topic, partition, None, value, headers)

@@ -1,7 +1,9 @@
-"""The query over topics in memory: Spark's part is played, the operator's part is the product's own."""
+"""The query over topics and files in memory: Spark is simulated, the operator is the real one."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import NamedTuple
 
 import msgspec
@@ -9,21 +11,27 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import KnownOutage
+from checkpoints.codec import ShardRow
+from checkpoints.metadata import Epoch, KnownOutage
 from checkpoints.spark_logs import SPARK
 from kafka_why.contract.codec import Clock, clock_of, is_pack
+from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.layout import TopicLayout
-from state.config import Configs
-from state.protocol import Outage
+from kafka_why.contract.messages import SettingValue
+from state.config import Configs, CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup
+from state.protocol import Outage, Received, cause_of
 from state.timeline import StepFunction
 from streaming.query.admission import Admission, LogRow, shard_of
 from streaming.query.operator import ConfigEpoch, Operator, ShardCall
+from streaming.replica.audit import AnswerDifference
+from streaming.replica.terms import ReplicaSeed
 from tests.harness.operator_call import spark_state
-from tests.harness.simulated_broker import Broker, StoredRecord
+from tests.harness.simulated_broker import Broker, EarlyProducer, StoredRecord
 
 
 class QueryFailed(Exception):
-    """The query ends as Spark's does: a task or the driver has found a later owner."""
+    """A task or the driver has found a later owner, which ends the query."""
 
 
 class Out(NamedTuple):
@@ -47,16 +55,16 @@ class Store:
         return Store(dict(self.rows), dict(self.timeouts), self.next_watermark_ms)
 
     def entries(self) -> dict[str, codec.StoredGroup]:
-        """Return the groups at rest."""
-        found: dict[str, codec.StoredGroup] = {}
+        """Return the stored groups."""
+        groups: dict[str, codec.StoredGroup] = {}
         for shard, row in self.rows.items():
-            found |= codec.read_row(f"shard {shard}", *row)
-        return found
+            groups |= codec.read_row(f"shard {shard}", *row)
+        return groups
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch reads, and with what it is run."""
+    """The input of a batch: its records, and the parameters that apply to it."""
 
     records: Sequence[StoredRecord]
     watermark_ms: int
@@ -75,7 +83,7 @@ def clocks_of(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, C
 def run_batch(
     layout: TopicLayout, shards: int, step: StepFunction, store: Store, batch: Batch
 ) -> Iterator[list[Out]]:
-    """Run the operator's calls of a batch on the state, which they change. Yields each call's output."""
+    """Run the operator's calls of a batch, which change `store`. Yield the output of each call."""
     rows: dict[int, list[LogRow]] = {
         shard: [] for shard, at_ms in store.timeouts.items() if at_ms < batch.watermark_ms
     }
@@ -85,15 +93,15 @@ def run_batch(
                 record.partition, record.offset, record.timestamp, record.key or b"", record.value or b""
             )
             rows.setdefault(_shard(row, shards), []).append(row)
-    for shard, of_shard in rows.items():
+    for shard, shard_rows in rows.items():
         admission = Admission(layout, shard // shards, shards, batch.skip)
-        state = spark_state(store.rows.get(shard), watermark_ms=batch.watermark_ms, timed_out=not of_shard)
+        state = spark_state(store.rows.get(shard), watermark_ms=batch.watermark_ms, timed_out=not shard_rows)
         call = ShardCall(shard, admission, batch.configs, state, outages=batch.outages, step=step)
-        frames = [*call.apply(sorted(of_shard)), *call.finish(batch.watermark_ms)]
-        _keep(store, shard, state)
+        frames = [*call.apply(sorted(shard_rows)), *call.finish(batch.watermark_ms)]
+        _store_state(store, shard, state)
         yield [Out(*row) for frame in frames for row in frame.itertuples(index=False) if row[0] is not None]
-    claims = (min(clock.time_ms, record.timestamp) for record, clock in clocks_of(batch.records))
-    store.next_watermark_ms = max([batch.watermark_ms, *claims])
+    attested_ms = (min(clock.time_ms, record.timestamp) for record, clock in clocks_of(batch.records))
+    store.next_watermark_ms = max([batch.watermark_ms, *attested_ms])
 
 
 def _shard(row: LogRow, shards: int) -> int:
@@ -104,7 +112,7 @@ def _shard(row: LogRow, shards: int) -> int:
     return row.partition * shards + slot % shards
 
 
-def _keep(store: Store, shard: int, state: SparkGroupState) -> None:
+def _store_state(store: Store, shard: int, state: SparkGroupState) -> None:
     store.timeouts.pop(shard, None)
     store.rows.pop(shard, None)
     if state.exists:
@@ -115,10 +123,10 @@ def _keep(store: Store, shard: int, state: SparkGroupState) -> None:
 
 
 class Query:
-    """One run of the query. `go_on` is one step of it, between which it may be killed or held still.
+    """One run of the query. It may be killed or paused between its steps (`take_step`).
 
-    `stores` are the states after the committed batches, `claimed` the newest claim's epoch in a list.
-    `checks_clocks`: clock records of later owners end it.
+    `stores` are the states after the committed batches. The last of `claims` is the newest owner's epoch.
+    With `checks_clocks`, clock records of later owners end the query.
     """
 
     def __init__(
@@ -150,8 +158,8 @@ class Query:
         self._checks_clocks = checks_clocks
         self._running = self._run()
 
-    def go_on(self) -> None:
-        """Raises QueryFailed."""
+    def take_step(self) -> None:
+        """Continue the query until its next step. Raises QueryFailed."""
         next(self._running)
 
     def _run(self) -> Iterator[None]:
@@ -164,7 +172,7 @@ class Query:
                     continue
             store = self._stores[batch - 1].copy()
             for output in run_batch(
-                self._layout, self._shards, self._step, store, self._content(batch, store)
+                self._layout, self._shards, self._step, store, self._input_of(batch, store)
             ):
                 self._guard()
                 for record in output:
@@ -186,8 +194,9 @@ class Query:
             raise QueryFailed
 
     def _plan(self, batch: int) -> bool:
-        """All that is there. The ends of the partitions are not asked for at one moment. There is no batch
-        without records.
+        """Plan a batch with all records that are there. Return False if there are no new ones.
+
+        The ends of the partitions are queried one after the other, and others may act in between.
         """
         topic = self._layout.requests_topic
         ends = {}
@@ -202,7 +211,7 @@ class Query:
         self._checkpoint.files.write(f"{SPARK}/offsets/{batch}", b"v1\n{}\n" + plan)
         return True
 
-    def _content(self, batch: int, store: Store) -> Batch:
+    def _input_of(self, batch: int, store: Store) -> Batch:
         topic = self._layout.requests_topic
         begins = self._checkpoint.planned_ends(batch - 1, topic)
         ends = self._checkpoint.planned_ends(batch, topic)
@@ -228,7 +237,7 @@ class MemoryFiles:
     """A place for files (`checkpoints.metadata.Files`) in memory."""
 
     uri = "memory"
-    local = None
+    local_path = None
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
@@ -250,3 +259,80 @@ class MemoryFiles:
 
     def remove(self, name: str) -> None:
         self._files.pop(name, None)
+
+
+# A seed is of one of the last batches.
+SEEDS_KEPT = 3
+
+
+@dataclass
+class Notes:
+    """Records when each request was handled, and the cause and time of the step that answered it."""
+
+    handled_ms: dict[str, int] = field(default_factory=dict)
+    answered: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def of(self, step: StepFunction) -> StepFunction:
+        """Return the step with recording."""
+
+        def recording_step(
+            group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+        ) -> AnyEffects:
+            effects = step(group, group_id, event, now_ms, config)
+            if isinstance(event, Received):
+                self.handled_ms[event.request_id] = now_ms
+            for reply in effects.replies:
+                self.answered[reply.response.request] = (cause_of(event), now_ms)
+            return effects
+
+        return recording_step
+
+
+class SimulatedCluster(ABC):
+    """The parts of a simulated cluster that all its services share. `happened` counts events by name."""
+
+    def __init__(
+        self, random: Random, broker: Broker, layout: TopicLayout, shards: int, step: StepFunction
+    ) -> None:
+        self.random = random
+        self.broker = broker
+        self.layout = layout
+        self.shards = shards
+        self.step = step
+        self.files = MemoryFiles()
+        self.stores = {-1: Store()}
+        self.claims = [0]
+        self.notes: dict[ReplicaId, Notes] = {}
+        self.late: list[EarlyProducer] = []
+        """Producers of processes that have ended."""
+        self.differences: list[AnswerDifference] = []
+        self.happened: dict[str, int] = {}
+
+    def now_ms(self) -> int:
+        return self.broker.now_ms
+
+    def count(self, what: str) -> None:
+        self.happened[what] = self.happened.get(what, 0) + 1
+
+    @abstractmethod
+    def next_settings(self) -> dict[str, SettingValue]:
+        """Return the settings of the next owner."""
+
+    @abstractmethod
+    def others_act(self) -> None:
+        """Let everything but the owner act."""
+
+    def seed_of(self, epochs: list[Epoch], outages: list[KnownOutage]) -> ReplicaSeed:
+        """Return a seed as `streaming.service.replica.process` does, but not always of the newest batch."""
+        checkpoint = Checkpoint(self.files)
+        batch = self.random.choice(sorted(self.stores)[-SEEDS_KEPT:])
+        rows = [ShardRow(str(shard), *row) for shard, row in self.stores[batch].rows.items()]
+        ends = checkpoint.planned_ends(batch, self.layout.requests_topic)
+        return ReplicaSeed(
+            identity=checkpoint.identity(),
+            batch=batch,
+            ends=dict(ends) or dict.fromkeys(range(self.layout.request_partitions), 0),
+            epochs=epochs,
+            outages=outages,
+            rows=rows,
+        )

@@ -1,4 +1,4 @@
-"""The replica of a simulated service: how it is started, promoted and ended, and its process."""
+"""The replica of a simulated service: its start, promotion and end, and its process."""
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import KnownOutage, OwnerRecord
@@ -6,6 +6,7 @@ from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.service import ReplicaPhase
 from kafka_why.local_files import FolderError
 from streaming.replica.follower import RequestsFollower
+from streaming.replica.groups import DecodedLimits
 from streaming.replica.state_machine import InDoubt, StateMachine
 from streaming.replica.terms import (
     NO_OWNER,
@@ -13,17 +14,17 @@ from streaming.replica.terms import (
     PromoteReplica,
     ReplicaSeed,
     StartReplica,
-    first_terms,
-    later_terms,
+    terms_after_promotion,
+    terms_at_start,
 )
 from streaming.service.can_continue import handled_ends
 from streaming.service.replica.supervision import NEAR_MS, SparkSource, can_continue_with
 from tests.harness.simulated_broker import CLIENT_CONFIG, TOPIC_ID, EarlyProducer
-from tests.harness.simulated_cluster import Notes, SimulatedCluster
+from tests.harness.simulated_query import Notes, SimulatedCluster
 
 
 class Replica:
-    """The service's side of a replica (`streaming.service.replica.supervision`), and its process."""
+    """A replica and its supervision by the service (`streaming.service.replica.supervision`)."""
 
     def __init__(self, world: SimulatedCluster, checkpoint: Checkpoint) -> None:
         self.follower: RequestsFollower | None = None
@@ -33,16 +34,16 @@ class Replica:
         self._number = 0
         self._plan: list[KnownOutage] | None = None
         self._is_wanted = False
-        self._known: OwnerRecord | None = None
+        self._seeded_record: OwnerRecord | None = None
         self._seeding: tuple[bool, OwnerRecord, ReplicaSeed] | None = None
-        """What is under way while its seed is made: whether it stands by, and what was known."""
+        """While the seed is built: True for a standby, the owner record, and the seed."""
         self._promotion: PromoteReplica | None = None
         self._start: StartReplica | None = None
         self._seed: ReplicaSeed | None = None
         self._producer: EarlyProducer | None = None
         self._notes = Notes()
 
-    def own(self, owner_epoch: int) -> None:
+    def set_owner_epoch(self, owner_epoch: int) -> None:
         self._owner_epoch = owner_epoch
 
     def next_id(self) -> ReplicaId:
@@ -71,9 +72,9 @@ class Replica:
         return self._is_wanted and self._plan is None
 
     def promote(self, _: SparkSource, record: OwnerRecord) -> bool:
-        follower, known = self.follower, self._known
-        fits = follower is None or (known is not None and can_continue_with(known, record))
-        if not (self.is_standby and fits):
+        follower, seeded = self.follower, self._seeded_record
+        can_continue = follower is None or (seeded is not None and can_continue_with(seeded, record))
+        if not (self.is_standby and can_continue):
             self.end()
             return False
         self._plan = record.outages
@@ -93,7 +94,7 @@ class Replica:
         assert self._seed is not None
         self._world.notes[promotion.replica] = self._notes
         follower.promote(
-            promotion.replica, later_terms(self._start, self._seed, promotion), promotion.handled
+            promotion.replica, terms_after_promotion(self._start, self._seed, promotion), promotion.handled
         )
 
     def end(self) -> None:
@@ -101,20 +102,20 @@ class Replica:
         self._is_wanted = False
 
     def die(self) -> None:
-        """End the process. What it has under way may come late."""
+        """End the process. Its records in flight may be appended later."""
         if self._producer is not None:
             self._producer.deliver(self._world.random.choice((0, 0, 1, 1_000)))
             self._world.late.append(self._producer)
         self.follower = self._producer = self._seeding = None
 
     def act(self) -> None:
-        """Take one random step of its process."""
+        """Take a random step of the replica's process."""
         random = self._world.random
         if not self._is_wanted:
             return
         if self.follower is None:
             if random.random() < 0.5:
-                self._seed_or_begin()
+                self._take_seed_or_begin()
             return
         assert self._producer is not None
         try:
@@ -127,34 +128,34 @@ class Replica:
                 self.follower.responses.read()
         except InDoubt as doubt:
             if "no clock record of the owner" not in str(doubt):
-                # It has followed answers that do not count, no others: see `StateMachine.change_terms`.
+                # It may only have followed answers that do not count (`StateMachine.change_terms`).
                 assert "are not those that it has applied" in str(doubt), doubt
                 assert self.follower.report().as_of_ms <= self.follower.responses.horizon_ms, doubt
-            self._world.seen("doubt")
+            self._world.count("doubt")
             self.die()
             return
         if self.follower.responses.difference is not None:
             self._world.differences.append(self.follower.responses.difference)
 
-    def check_standby(self) -> None:
+    def reseed_outdated_standby(self) -> None:
         """Check the standby, as the service does every two seconds."""
         record = self._checkpoint.record()
-        if self._known is not None and (record.epochs, record.outages) != (
-            self._known.epochs,
-            self._known.outages,
+        if self._seeded_record is not None and (record.epochs, record.outages) != (
+            self._seeded_record.epochs,
+            self._seeded_record.outages,
         ):
             self.die()
 
-    def _seed_or_begin(self) -> None:
+    def _take_seed_or_begin(self) -> None:
         if self._seeding is None:
-            self._seed_it()
+            self._take_seed()
         else:
             (is_standby, record, self._seed), self._seeding = self._seeding, None
             self._begin(record, self._seed, is_standby=is_standby)
 
-    def _seed_it(self) -> None:
+    def _take_seed(self) -> None:
         is_standby = self._plan is None
-        self._known = record = self._checkpoint.record()
+        self._seeded_record = record = self._checkpoint.record()
         if not record.epochs:
             return
         if not is_standby:
@@ -168,7 +169,7 @@ class Replica:
     def _begin(self, record: OwnerRecord, seed: ReplicaSeed, *, is_standby: bool) -> None:
         promotion = self._promotion if is_standby and self._plan is not None else None
         if promotion is not None and not can_continue_with(record, promotion):
-            self._world.seen("promotion of another seed")
+            self._world.count("promotion of another seed")
             return
         self._number += not is_standby
         self._start = StartReplica(
@@ -181,10 +182,10 @@ class Replica:
         self._notes = Notes()
         self._world.notes[self._start.replica] = self._notes
         machine = StateMachine(
-            first_terms(self._start, seed),
+            terms_at_start(self._start, seed),
             seed,
             step=self._notes.of(self._world.step),
-            decoded_max=self._world.random.choice((1, 2, 4_000)),
+            limits=DecodedLimits(self._world.random.choice((0, 10_000, 2**30)), min_groups=1),
         )
         now_ms = self._world.now_ms
         self.follower = RequestsFollower(
@@ -200,9 +201,9 @@ class Replica:
         self._producer = self._world.broker.early_producers[-1]
         self.follower.begin()
         if promotion is not None:
-            self._world.seen("promotion while seeding")
+            self._world.count("promotion while seeding")
             self._promote(self.follower, promotion)
-        self._world.seen("standby" if is_standby else "replica")
+        self._world.count("standby" if is_standby else "replica")
 
     def committed(self, ends: dict[int, int], watermark_ms: int) -> None:
         if self.follower is not None:

@@ -1,7 +1,7 @@
 """Coordinators over topics in memory: each takes the topics, starts its query, and has a replica.
 
-Spark and the processes are played. What decides an answer is the product's own code: the operator's calls,
-the follower with its state machine and audit, horizon, outages, configurations and the checkpoint.
+Spark and the processes are simulated. The product's own code decides the answers: the operator, the follower
+with its state machine and audit, horizon, outages, configurations and the checkpoint.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,19 +14,18 @@ from kafka_why.contract.codec import clock_record
 from kafka_why.contract.early_answers import ReplicaId
 from streaming.query.operator import ConfigEpoch
 from streaming.service.clock.ticker import fence
-from streaming.service.outages.outage import Acted, acted_so_far
+from streaming.service.outages.outage import ActedUntil, end_replicas_before
 from streaming.service.query.coordinating import Continuity
 from streaming.service.replica.supervision import Replica as ServicesReplica
 from streaming.service.starts import begin_epoch, config_epochs
 from streaming.service.topics import LogAndState
 from tests.harness.simulated_broker import CLIENT_CONFIG
-from tests.harness.simulated_cluster import SimulatedCluster
-from tests.harness.simulated_query import Query, QueryFailed
+from tests.harness.simulated_query import Query, QueryFailed, SimulatedCluster
 from tests.harness.simulated_replica import Replica
 
 
 def no_spark() -> SparkSession:
-    """Raise NotImplementedError: the states of this world are in memory."""
+    """Raise NotImplementedError, because the states are in memory."""
     raise NotImplementedError
 
 
@@ -43,41 +42,41 @@ class Service:
         if standby is None and world.random.random() < 0.9:
             self.replica = Replica(world, self._checkpoint)
         self._epochs: Sequence[ConfigEpoch] = ()
-        self._believes_clocks = True
+        self._trusts_clocks = True
         self._ticks = self._is_acting = False
         self._attested_ms = 0
-        self._acted: Acted | None = None
+        self._acted: ActedUntil | None = None
         self._steps = self._starting()
 
     def start(self) -> None:
-        """Take the topics, and go on until the query runs."""
+        """Take the topics, and take all steps until the query runs."""
         self._world.claims.append(self.epoch)
         for _ in self._steps:
             self._world.others_act()
 
-    def go_on(self) -> None:
+    def take_step(self) -> None:
         """Take one step of the start, or of the query."""
         if self._is_acting:
             return
         self._is_acting = True
         try:
             next(self._steps, None)
-            self._query_on()
+            self._take_query_step()
         finally:
             self._is_acting = False
 
-    def _query_on(self) -> None:
+    def _take_query_step(self) -> None:
         if self.query is None:
             return
         try:
-            self.query.go_on()
+            self.query.take_step()
         except QueryFailed:
             self.query = None
             if self.epoch == self._world.claims[-1]:
-                self._world.seen("forged clock")
-                self._believes_clocks = False
+                self._world.count("forged clock")
+                self._trusts_clocks = False
             else:
-                self._world.seen("deposed query")
+                self._world.count("deposed query")
             return
         if self.replica is not None:
             for batch in self.query.committed:
@@ -97,26 +96,26 @@ class Service:
             outages,
             self.epoch,
             self._world.claims,
-            checks_clocks=self._believes_clocks,
+            checks_clocks=self._trusts_clocks,
         )
-        self._continuity.query_started(no_spark, outages, checks_clocks=self._believes_clocks)
+        self._continuity.query_started(no_spark, outages, checks_clocks=self._trusts_clocks)
 
     def fence(self) -> None:
         topic, partitions = self._world.layout.requests_topic, self._world.layout.request_partitions
         fence(CLIENT_CONFIG, topic, partitions, self.epoch)
 
-    def look(self) -> Acted:
-        """Append the markers, and look how far coordinators have acted."""
+    def end_earlier_replicas(self) -> ActedUntil:
+        """End the replicas of earlier owners. Return the time until which coordinators have acted."""
         if self._acted is None:
             first = ReplicaId(self.epoch, 1)
-            self._acted = acted_so_far(self._ours(), first)
+            self._acted = end_replicas_before(self._ours(), first)
         return self._acted
 
     def _ours(self) -> LogAndState:
         return LogAndState(CLIENT_CONFIG, self._world.layout, self._checkpoint)
 
     def _starting(self) -> Iterator[None]:
-        """As `streaming.service.ownership.lease` and `streaming.service.coordinator` do."""
+        """Take the steps of `streaming.service.ownership.lease` and `streaming.service.coordinator`."""
         world, layout = self._world, self._world.layout
         self.fence()
         self._checkpoint.own(self.epoch)
@@ -125,15 +124,15 @@ class Service:
         if self.replica is not None and not self._is_standby and self._checkpoint.record().epochs:
             self.replica.stand_by()
             yield
-        acted = self.look()
+        acted = self.end_earlier_replicas()
         epochs = begin_epoch(self._checkpoint, layout.requests_topic, world.next_settings(), (), acted)
         replica = cast(ServicesReplica | None, self.replica)
         self._continuity = Continuity(self._ours(), replica, self.epoch, acted)
         if self.replica is not None:
-            self.replica.own(self.epoch)
+            self.replica.set_owner_epoch(self.epoch)
             if self._is_standby:
                 self._continuity.promote(no_spark)
-                world.seen("promotion" if self.replica.follower else "no promotion")
+                world.count("promotion" if self.replica.follower else "no promotion")
         yield
         self._epochs = config_epochs(epochs, self._checkpoint.identity())
         self.start_query()
@@ -144,7 +143,7 @@ class Service:
             self.replica.end()
 
     def tick(self) -> None:
-        """A round of clock records, as `streaming.service.clock.ticker` appends it."""
+        """Append a round of clock records, as `streaming.service.clock.ticker` does."""
         if not self._ticks:
             return
         world = self._world

@@ -18,7 +18,7 @@ class Socket(asyncio.Transport):
         self.held = b""
         self.is_slow = self.is_paused = self.has_eof = self.is_closed = False
         self.late = 0
-        """What was written after the end."""
+        """The number of writes after the end."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("10.0.0.1", 1) if name == "peername" else default

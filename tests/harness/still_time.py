@@ -1,25 +1,25 @@
-"""An event loop whose time stands still until a test moves it. What is due then is called in its order."""
+"""An event loop whose time stands still until a test advances it. Then due timers fire in order."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from tests.harness.coroutines import as_test
+from tests.harness.waiting import as_test
 
-# A callback of the loop may call another one soon. No chain of those under test is longer.
-_TURNS = 10
+# Callbacks may schedule other callbacks. No chain of them in the code under test is longer.
+_SETTLING_ITERATIONS = 10
 
 
 class StillLoop(asyncio.SelectorEventLoop):
-    """See the module. Not for sockets that others write to: nothing waits for them."""
+    """An event loop with its own time. It does not wait for sockets to which others write."""
 
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 1_000.0
 
     def time(self) -> float:
-        """See `asyncio.AbstractEventLoop`."""
+        """Return the time that the test has set."""
         return self._now_s
 
     @property
@@ -29,12 +29,12 @@ class StillLoop(asyncio.SelectorEventLoop):
         return sum(not timer.cancelled() for timer in scheduled)
 
     async def settle(self) -> None:
-        """Let what is called soon be called."""
-        for _ in range(_TURNS):
+        """Run the scheduled callbacks, and those that they schedule."""
+        for _ in range(_SETTLING_ITERATIONS):
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Move the time, one timer after the other."""
+        """Advance the time, and fire the timers on the way one after the other."""
         until_s = self._now_s + seconds
         while (next_s := self._next_s()) is not None and next_s <= until_s:
             self._now_s = next_s
@@ -48,8 +48,8 @@ class StillLoop(asyncio.SelectorEventLoop):
 
 
 def in_still_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
-    """Make a test of a coroutine whose first argument is such a loop. What a callback raises fails it."""
-    return as_test(test, lambda arguments: _run(partial(test, **arguments)), given=1)
+    """Decorate a coroutine as a test. Its first argument is a StillLoop. Exceptions in callbacks fail it."""
+    return as_test(test, lambda arguments: _run(partial(test, **arguments)), skipped=1)
 
 
 def _run(play: Callable[[StillLoop], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""Steps and groups as text, with the names of a scenario in place of ids."""
+"""Formats steps and groups as text, with the names of a scenario instead of ids."""
 
 import re
 from uuid import UUID
@@ -21,11 +21,10 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.protocols.subscriptions import decode_assignment, decode_subscribed_topics
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import Effects, KafkaGroup, TransactionChange
 from state.kafka.group import DeadlineReached, PendingOffsets
 from state.kafka.protocols import KafkaEvent
-from state.kafka.share_group import ShareGroup
-from state.kafka.streams_group import StreamsGroup
 from state.protocol import Failed, Outage, Quarantine, Received
 from tests.harness import consumer_story, share_story, streams_story
 from tests.harness.options import time_text
@@ -65,24 +64,24 @@ class Names:
 
 def _first_free(name: str, before_number: str, taken: set[str]) -> str:
     number = 1
-    found = name
-    while found in taken:
+    candidate = name
+    while candidate in taken:
         number += 1
-        found = f"{name}{before_number}{number}"
-    return found
+        candidate = f"{name}{before_number}{number}"
+    return candidate
 
 
-def tell(event: KafkaEvent, at_ms: int, effects: Effects, names: Names) -> list[str]:
-    """Describe one step: the event with its own answer and the rows of docs/rules.md that were applied, the
-    answers to others, and the history entries.
+def describe_step(event: KafkaEvent, at_ms: int, effects: Effects, names: Names) -> list[str]:
+    """Describe a step: the event with its answer and the applied rows of docs/rules.md, the answers to other
+    requests, and the history entries.
     """
     own, others = "", []
     for reply in effects.replies:
-        told = f"{_reply(reply.response, names)} ({reply.response.rule})"
+        text = f"{_reply(reply.response, names)} ({reply.response.rule})"
         if isinstance(event, Received) and reply.response.request == event.request_id:
-            own = f" -> {told}"
+            own = f" -> {text}"
         else:
-            others.append(f"  -> {reply.response.request} {told}")
+            others.append(f"  -> {reply.response.request} {text}")
     if isinstance(event, Received) and not (own or isinstance(event.request, Unanswered)):
         own = " waits"
     rows = f" [{' '.join(effects.rules)}]" if effects.rules else ""
@@ -95,14 +94,14 @@ def tell(event: KafkaEvent, at_ms: int, effects: Effects, names: Names) -> list[
 
 
 def _offset(change: OffsetChange) -> str:
-    kept = "-" if change.offset is None else change.offset.offset
-    return f"{change.topic}-{change.partition}={kept}"
+    offset = "-" if change.offset is None else change.offset.offset
+    return f"{change.topic}-{change.partition}={offset}"
 
 
 def _transaction(change: TransactionChange) -> str:
     """`producer 1 p1.txn-commit t-0=5`, without offsets if they are pending no longer."""
-    kept = "-" if change.pending is None else _pending_offsets(change.pending)
-    return f"producer {change.producer_id} {change.request}: {kept}"
+    offsets = "-" if change.pending is None else _pending_offsets(change.pending)
+    return f"producer {change.producer_id} {change.request}: {offsets}"
 
 
 def _pending_offsets(entry: PendingOffsets) -> str:
@@ -124,8 +123,8 @@ def _event(event: KafkaEvent) -> str:
 def _due(deadline: DeadlineReached | Outage) -> str:
     if isinstance(deadline, Outage):
         return "takeover"
-    of = f" of {deadline.member_id}" if deadline.member_id else ""
-    return f"{deadline.kind.name.lower()} deadline{of}"
+    suffix = f" of {deadline.member_id}" if deadline.member_id else ""
+    return f"{deadline.kind.name.lower()} deadline{suffix}"
 
 
 def _reply(response: AnyResponse, names: Names) -> str:
@@ -186,10 +185,10 @@ def _about_offsets(response: AnyResponse) -> list[str]:
                 f":{_assignment(m.member_assignment)}"
                 for m in response.members
             ]
-            told = [response.group_state, f"protocol={response.protocol_type}/{response.protocol_data}"]
-            told += [f"members={','.join(members)}"] if members else []
+            parts = [response.group_state, f"protocol={response.protocol_type}/{response.protocol_data}"]
+            parts += [f"members={','.join(members)}"] if members else []
             pending = {} if isinstance(response.pending_offsets, UnsetType) else response.pending_offsets
-            return told + [
+            return parts + [
                 f"pending {t}-{p}={o}" for t, offsets in pending.items() for p, o in offsets.items()
             ]
     return []
@@ -236,8 +235,8 @@ def _entry(entry: HistoryEntry) -> str:
         "process": entry.process_id,
         **consumer_story.details(entry),
     }
-    told = [f"{name}={value}" for name, value in details.items() if value]
-    return " ".join([*parts, "-", entry.reason, *([f"[{' '.join(told)}]"] if told else [])])
+    shown = [f"{name}={value}" for name, value in details.items() if value]
+    return " ".join([*parts, "-", entry.reason, *([f"[{' '.join(shown)}]"] if shown else [])])
 
 
 def _partitions(partitions: dict[str, list[int]] | None) -> str:
@@ -251,23 +250,19 @@ def _joined(ids: list[str] | None) -> str:
 
 
 def describe(group: KafkaGroup, names: Names) -> list[str]:
-    """Describe the group: its head, its members, its offsets and armed deadlines."""
-    match group:
-        case ClassicGroup():
-            lines = _classic(group)
-        case ShareGroup():
-            lines = share_story.describe(group, names.topics)
-        case StreamsGroup():
-            lines = streams_story.describe(group)
-        case _:
-            lines = consumer_story.describe(group, names.topics)
+    """Describe the group: its head, its members, its offsets and armed deadlines. Scenarios of share groups
+    and streams groups expect these of a group instead.
+    """
+    assert isinstance(group, ClassicGroup | ConsumerGroup)
+    if isinstance(group, ClassicGroup):
+        lines = _classic(group)
+    else:
+        lines = consumer_story.describe(group, names.topics)
     return [names.put_in(line) for line in [*lines, *_shell(group)]]
 
 
 def _classic(group: ClassicGroup) -> list[str]:
-    """Return the head of a classic group, its members in join order, pending ids and deadlines of the
-    rebalance.
-    """
+    """Return a classic group's head, its members in join order, pending ids, and rebalance deadlines."""
     head = [
         f"group {group.group_id}: {group.state}, generation {group.generation}",
         f"protocol {group.protocol_type}/{group.protocol_name}",
@@ -289,8 +284,8 @@ def _shell(group: KafkaGroup) -> list[str]:
     """Return what groups of both protocols have: offsets, transactions, the retention deadline."""
     lines = []
     for topic, partitions in group.offsets.items():
-        kept = " ".join(f"{number}={offset.offset}" for number, offset in partitions.items())
-        lines.append(f"  offsets of {topic}: {kept}")
+        offsets = " ".join(f"{number}={offset.offset}" for number, offset in partitions.items())
+        lines.append(f"  offsets of {topic}: {offsets}")
     for entry in group.pending:
         transaction = (
             f"producer {entry.producer_id}, epoch {entry.producer_epoch}, position {entry.txn_position}"

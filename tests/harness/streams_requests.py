@@ -15,10 +15,12 @@ subtopology has sources, changelogs (`+s`), repartition sources with or without 
 
 `facts=none`: the gateway could not reach the brokers. By default a join has the required topics, and other
 heartbeats those of the member's last `needs_topics`. `lists=A`: only these lists are given.
+`not-created="s (too many)"`: the gateway reports why it did not create internal topics.
 """
 
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+
+from msgspec import UNSET
 
 from kafka_why.contract.kafka.requests import AnyRequest
 from kafka_why.contract.kafka.responses import AnyResponse
@@ -39,6 +41,7 @@ from state.kafka.streams_topics import required_topics
 from tests.harness import consumer_requests, options, share_requests
 from tests.harness.cluster import Cluster
 from tests.harness.common import Common
+from tests.harness.partition_text import numbers_of
 
 PREFIX = "stream "
 JOINED_WITH = ("process", "host", "rack", "tags", "timeout", "topology", "client", "epoch-of-topology")
@@ -59,23 +62,20 @@ def topology_of(text: str, epoch: int = 0) -> StreamsTopology:
 
 def _subtopology(text: str) -> Subtopology:
     id_, _, rest = text.partition(":")
-    words = rest.split()
-    sources = [word for word in words if re.match(r"[\w.]", word)]
-    repartition = [_topic(word[1:]) for word in words if word.startswith("<")]
+    marked: dict[str, list[str]] = {mark: [] for mark in "<>+~{"}
+    sources: list[str] = []
+    for word in rest.split():
+        marked.get(word[0], sources).append(word.lstrip("<>+~{"))
+    repartition = [_topic(word) for word in marked["<"]]
+    read = [topic.name for topic in repartition]
     return Subtopology(
         subtopology_id=id_,
         source_topics=sources,
-        source_topic_regex=[word[1:] for word in words if word.startswith("~")],
-        state_changelog_topics=[_topic(word[1:]) for word in words if word.startswith("+")],
-        repartition_sink_topics=[word[1:] for word in words if word.startswith(">")],
+        source_topic_regex=marked["~"],
+        state_changelog_topics=[_topic(word) for word in marked["+"]],
+        repartition_sink_topics=marked[">"],
         repartition_source_topics=repartition,
-        copartition_groups=[
-            _copartition(
-                list(filter(None, word[1:-1].split(","))), sources, [topic.name for topic in repartition]
-            )
-            for word in words
-            if word.startswith("{")
-        ],
+        copartition_groups=[_copartition(names[:-1], sources, read) for names in marked["{"]],
     )
 
 
@@ -84,81 +84,23 @@ def _topic(text: str) -> StreamsTopicInfo:
     return StreamsTopicInfo(name=name, partitions=int(partitions or 0))
 
 
-def _copartition(names: list[str], sources: list[str], repartition: list[str]) -> CopartitionGroup:
-    """`{a,r1}`; a number is an index of a source."""
-    return CopartitionGroup(
-        [int(name) if name.isdigit() else sources.index(name) for name in names if name not in repartition],
-        [],
-        [repartition.index(name) for name in names if name in repartition],
-    )
-
-
-def streams_heartbeat(
-    common: Common,
-    given: dict[str, str],
-    joined_with: dict[str, str],
-    cluster: Cluster,
-    *,
-    topology: tuple[str, int],
-    needs: Collection[str],
-) -> AnyRequest:
-    """Return the heartbeat of a member. `joined_with` are the member's options so far, `needs` the topics
-    that its last answer asked for.
-    """
-    epoch = int(given["epoch"])
-    is_full = epoch == 0 or "full" in given
-    sent = {**joined_with, **given} if is_full else given
-    text, number = sent.get("topology", topology[0]), int(sent.get("epoch-of-topology", topology[1]))
-    sent_topology = (
-        topology_of(text, number) if (epoch == 0 or "topology" in given) and text != "none" else None
-    )
-    names = required_topics(sent_topology) if sent_topology is not None else needs
-    common = {**common, "client_id": sent.get("client", common["client_id"])}
-    lists = _lists(given, is_full=epoch == 0)
-    return StreamsGroupHeartbeat(
-        **common,
-        member_id=given["id"],
-        member_epoch=epoch,
-        endpoint_information_epoch=int(given.get("epE", -1)),
-        instance_id=given.get("instance"),
-        rack_id=sent.get("rack"),
-        rebalance_timeout_ms=options.milliseconds(sent.get("timeout", "60s" if is_full else "-1")),
-        topology=sent_topology,
-        active_tasks=lists["A"],
-        standby_tasks=lists["S"],
-        warmup_tasks=lists["W"],
-        process_id=sent.get("process", given["id"] if is_full else None),
-        user_endpoint=_endpoint(sent.get("host", "none")),
-        client_tags=_tags(sent["tags"]) if "tags" in sent else [] if is_full else None,
-        task_offsets=_offsets(given.get("offsets")),
-        task_end_offsets=_offsets(given.get("ends")),
-        shutdown_application=given.get("shutdown") == "yes",
-        topics=cluster.facts(names) if names and given.get("facts") != "none" else None,
-    )
+def _copartition(text: str, sources: list[str], repartition: list[str]) -> CopartitionGroup:
+    """Parse `a,r1` as sources of a copartition group. A number is the index of a source."""
+    names = text.split(",") if text else []
+    own = [int(name) if name.isdigit() else sources.index(name) for name in names if name not in repartition]
+    return CopartitionGroup(own, [], [repartition.index(name) for name in names if name in repartition])
 
 
 def _lists(given: dict[str, str], *, is_full: bool) -> dict[str, list[TaskIds] | None]:
-    roles = ("A", "S", "W")
-    has_some = is_full or "own" in given or any(role in given for role in roles)
+    has_some = is_full or not given.keys().isdisjoint(("own", "A", "S", "W"))
     wanted = given.get("lists", "ASW" if has_some and given.get("own") != "none" else "")
-    return {role: _tasks(given.get(role, "")) if role in wanted else None for role in roles}
+    return {role: _tasks(given.get(role, "")) if role in wanted else None for role in "ASW"}
 
 
 def _tasks(text: str) -> list[TaskIds]:
-    """`0,1 1:2`: the tasks 0_0, 0_1 and 1_2."""
-    found = []
-    for part in text.split():
-        id_, colon, numbers = part.rpartition(":")
-        found.append(TaskIds(id_ if colon else "0", _numbers(numbers)))
-    return found
-
-
-def _numbers(text: str) -> list[int]:
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        numbers += range(int(first), int(last) + 1) if dash else [int(first)]
-    return numbers
+    """Parse `0,1 1:2`: the tasks 0_0, 0_1 and 1_2."""
+    parts = (part.rpartition(":") for part in text.split())
+    return [TaskIds(id_ if colon else "0", numbers_of(numbers)) for id_, colon, numbers in parts]
 
 
 def _endpoint(text: str) -> StreamsEndpoint | None:
@@ -171,7 +113,7 @@ def _tags(text: str) -> list[KeyValue]:
 
 
 def _offsets(text: str | None) -> list[TaskOffset] | None:
-    """`0:50,1:7`: of the tasks 0_0 and 0_1."""
+    """Parse `0:50,1:7`: the offsets of the tasks 0_0 and 0_1."""
     if text is None:
         return None
     pairs = [part.partition(":") for part in text.split(",") if part]
@@ -195,10 +137,41 @@ class Application:
         self, common: Common, given: dict[str, str], joined_with: dict[str, str], cluster: Cluster
     ) -> AnyRequest:
         """Return the heartbeat of a member. `joined_with` are the member's options so far."""
+        epoch = int(given["epoch"])
+        is_full = epoch == 0 or "full" in given
+        sent = {**joined_with, **given} if is_full else given
+        topology = self._topology_of(sent) if epoch == 0 or "topology" in given else None
         needs = self._needs.get(common["correlation_id"], [])
-        return streams_heartbeat(common, given, joined_with, cluster, topology=self._topology, needs=needs)
+        names = needs if topology is None else required_topics(topology)
+        lists = _lists(given, is_full=epoch == 0)
+        common["client_id"] = sent.get("client", common["client_id"])
+        return StreamsGroupHeartbeat(
+            **common,
+            member_id=given["id"],
+            member_epoch=epoch,
+            endpoint_information_epoch=int(given.get("epE", -1)),
+            instance_id=given.get("instance"),
+            rack_id=sent.get("rack"),
+            rebalance_timeout_ms=options.milliseconds(sent.get("timeout", "60s" if is_full else "-1")),
+            topology=topology,
+            active_tasks=lists["A"],
+            standby_tasks=lists["S"],
+            warmup_tasks=lists["W"],
+            process_id=sent.get("process", given["id"] if is_full else None),
+            user_endpoint=_endpoint(sent.get("host", "none")),
+            client_tags=_tags(sent["tags"]) if "tags" in sent else [] if is_full else None,
+            task_offsets=_offsets(given.get("offsets")),
+            task_end_offsets=_offsets(given.get("ends")),
+            shutdown_application=given.get("shutdown") == "yes",
+            topics=cluster.topic_metadata(names) if names and given.get("facts") != "none" else None,
+            not_created=given.get("not-created", UNSET),
+        )
 
-    def learn(self, client: str, response: AnyResponse) -> None:
+    def _topology_of(self, sent: dict[str, str]) -> StreamsTopology | None:
+        text, epoch = sent.get("topology", self._topology[0]), self._topology[1]
+        return None if text == "none" else topology_of(text, int(sent.get("epoch-of-topology", epoch)))
+
+    def handle_answer(self, client: str, response: AnyResponse) -> None:
         """Note the topics that an answer asks for."""
         if isinstance(response, StreamsGroupHeartbeatResponse) and not response.error_code:
             self._needs[client] = response.needs_topics or []

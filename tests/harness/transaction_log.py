@@ -1,8 +1,8 @@
-"""Random logs of offsets in transactions, and the truth about them, which the log itself does not have.
+"""Random logs of offsets in transactions, and the truth about them, which the logs do not contain.
 
-The brokers' side is played here: producers with epochs, their transactions one after the other, the markers
-topic, requests that are sent again or come late, and a follower that lags, forgets and repeats. Each
-transaction has a number. The truth says to which transaction a request or a marker belongs, and how it ended.
+This module simulates the brokers' side: producers with epochs and their transactions, the markers topic,
+requests that are repeated or late, and a follower that lags, forgets and repeats. Each transaction has a
+number. The truth has the transaction of each request and marker, and the outcome of each transaction.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ COMMON: Common = {
 
 @dataclass(frozen=True)
 class Marker:
-    """A marker in the markers topic. `transaction` is None for a copy of an earlier one, which ends none."""
+    """A marker in the markers topic. `transaction` is None for a copy of an earlier marker."""
 
     position: int
     producer_id: int
@@ -54,8 +54,8 @@ class Marker:
 
 @dataclass
 class Truth:
-    """What the log does not say. `transaction_of` has the transaction of each TxnOffsetCommit and each
-    TransactionMarker by the id of the request, None for the copy of a marker.
+    """The facts that the log does not contain. `transaction_of` has the transaction of each TxnOffsetCommit
+    and TransactionMarker by request id, or None for the copy of a marker.
     """
 
     transaction_of: dict[str, int | None] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Truth:
 
 @dataclass
 class Producer:
-    """A producer as the transaction coordinator knows it. `transaction` is None if it has none open."""
+    """A producer as the transaction coordinator knows it. `transaction` is the open one, or None."""
 
     producer_id: int
     txn_version: int
@@ -74,7 +74,7 @@ class Producer:
 
 
 class Brokers:
-    """Writes a random log, which the core handles at once, because the follower reads what is pending."""
+    """Writes a random log. The core handles it at once, because the follower reads the pending offsets."""
 
     def __init__(self, seed: int, config: CoordinatorConfig) -> None:
         self.rows: list[Row] = []
@@ -86,8 +86,8 @@ class Brokers:
         self._markers: list[Marker] = []
         self._end = self._random.randrange(100)  # of the markers topic
         self._producers = [Producer(n + 1, self._random.choice((1, 2))) for n in range(PRODUCERS)]
-        self._late: list[tuple[TxnOffsetCommit, int]] = []
-        self._seen: list[TxnOffsetCommit] = []  # what the follower knows to be pending
+        self._late_requests: list[tuple[TxnOffsetCommit, int]] = []
+        self._known_pending: list[TxnOffsetCommit] = []  # what the follower knows to be pending
         self._values = 0
         self._eagerness = self._random.choice((0.1, 0.3, 0.6))
 
@@ -101,8 +101,8 @@ class Brokers:
         for producer in self._producers:
             if producer.transaction is not None:
                 self._end_transaction(producer)
-        while self._late:
-            self._append_late()
+        while self._late_requests:
+            self._append_late_request()
         for _ in range(2):
             self._read_pending()
             self._follow()
@@ -116,8 +116,8 @@ class Brokers:
             if producer.transaction is not None:
                 self._end_transaction(producer)
         elif kind < 0.65:
-            if self._late:
-                self._append_late()
+            if self._late_requests:
+                self._append_late_request()
         elif kind < 0.72:
             self._read_pending()
         elif kind < 0.75:
@@ -125,14 +125,14 @@ class Brokers:
         elif kind < 0.76:
             self._at_ms += LONG_PAUSE_MS
         else:
-            self._append(self._other(kind))
+            self._append(self._other_request(kind))
 
-    def _other(self, kind: float) -> AnyRequest:
+    def _other_request(self, kind: float) -> AnyRequest:
         random = self._random
         topic = random.choice(TOPICS)
-        named = [TopicPartitions(topic, [0, 1])] if random.random() < 0.7 else None
+        topics = [TopicPartitions(topic, [0, 1])] if random.random() < 0.7 else None
         if kind < 0.87:
-            return OffsetFetch(**COMMON, topics=named, require_stable=random.random() < 0.6)
+            return OffsetFetch(**COMMON, topics=topics, require_stable=random.random() < 0.6)
         if kind < 0.95:
             return OffsetCommit(**COMMON, topics=self._topics())
         if kind < 0.97:
@@ -158,7 +158,7 @@ class Brokers:
                 topics=self._topics(),
             )
             if self._random.random() < 0.3:
-                self._late.append((request, producer.transaction))
+                self._late_requests.append((request, producer.transaction))
             else:
                 self._append(request, producer.transaction)
 
@@ -172,62 +172,64 @@ class Brokers:
         return topics
 
     def _end_transaction(self, producer: Producer) -> None:
-        """End a transaction by the client, or by the transaction coordinator, which fences the producer."""
+        """End a transaction, either by the client, or by the coordinator that fences the producer."""
         assert producer.transaction is not None
-        fenced = self._random.random() < 0.2
-        committed = not fenced and self._random.random() < 0.6
-        epoch = producer.epoch + (1 if fenced or producer.txn_version > 1 else 0)
-        self._mark(Marker(self._end, producer.producer_id, epoch, committed, producer.transaction))
+        is_fenced = self._random.random() < 0.2
+        committed = not is_fenced and self._random.random() < 0.6
+        epoch = producer.epoch + (1 if is_fenced or producer.txn_version > 1 else 0)
+        self._write_marker(Marker(self._end, producer.producer_id, epoch, committed, producer.transaction))
         self.truth.is_committed[producer.transaction] = committed
         producer.transaction = None
-        producer.epoch = epoch + (1 if fenced else 0)
+        producer.epoch = epoch + (1 if is_fenced else 0)
 
     def _copy_marker(self, producer: Producer) -> None:
         """Write the producer's last marker again. Version 1 cannot detect a copy, and neither can Kafka."""
-        own = [marker for marker in self._markers if marker.producer_id == producer.producer_id]
-        if own and producer.txn_version > 1:
-            last = own[-1]
-            self._mark(Marker(self._end, last.producer_id, last.epoch, last.committed, None))
+        markers = [marker for marker in self._markers if marker.producer_id == producer.producer_id]
+        if markers and producer.txn_version > 1:
+            last = markers[-1]
+            self._write_marker(Marker(self._end, last.producer_id, last.epoch, last.committed, None))
 
-    def _mark(self, marker: Marker) -> None:
+    def _write_marker(self, marker: Marker) -> None:
         self._markers.append(marker)
         self._end += self._random.choice((1, 1, 3))
 
-    def _append_late(self) -> None:
-        request, transaction = self._late.pop(self._random.randrange(len(self._late)))
+    def _append_late_request(self) -> None:
+        request, transaction = self._late_requests.pop(self._random.randrange(len(self._late_requests)))
         self._append(request, transaction)
 
     def _read_pending(self) -> None:
-        """Let the follower read what is pending. What it has read before may have ended meanwhile."""
+        """Let the follower read the pending offsets. Those that it read before may have ended meanwhile."""
         group = self._timeline.group
         if self._random.random() < 0.2:
-            self._seen = []
+            self._known_pending = []
         if isinstance(group, ClassicGroup):
             by_id = {row.request_id: row.request for row in self.rows}
             for entry in group.pending:
                 request = by_id[entry.request]
                 assert isinstance(request, TxnOffsetCommit)
-                self._seen.append(request)
+                self._known_pending.append(request)
 
     def _follow(self) -> None:
-        """Let the follower send, for each request that it knows, the first marker that counts. Markers that
-        do not count may be sent, too. The order is random, because two followers may send at once.
+        """Let the follower send, for each pending request that it knows, the first marker that decides it.
+
+        Copies of markers before it are sent, too. The order is random, because two followers may send at
+        once.
         """
         sent: set[tuple[int, int]] = set()
-        self._random.shuffle(self._seen)
-        for request in self._seen:
+        self._random.shuffle(self._known_pending)
+        for request in self._known_pending:
             for marker in self._markers:
                 if marker.producer_id != request.producer_id or marker.position < request.txn_position:
                     continue
                 if (request.txn_position, marker.position) not in sent:
                     sent.add((request.txn_position, marker.position))
-                    self._append(self._brought(marker, request.txn_position), marker.transaction)
+                    self._append(self._marker_request(marker, request.txn_position), marker.transaction)
                 if marker.transaction is not None:
                     break
         if self._random.random() < 0.5:
-            self._seen = []
+            self._known_pending = []
 
-    def _brought(self, marker: Marker, first_position: int) -> TransactionMarker:
+    def _marker_request(self, marker: Marker, first_position: int) -> TransactionMarker:
         return TransactionMarker(
             **COMMON,
             producer_id=marker.producer_id,
@@ -255,7 +257,7 @@ class Brokers:
 
 
 def play(seed: int, length: int, config: CoordinatorConfig) -> tuple[list[Row], Truth]:
-    """Return a random log of one group, and the truth about it."""
+    """Return a random log of one group, and its truth."""
     brokers = Brokers(seed, config)
     brokers.play(length)
     return brokers.rows, brokers.truth

@@ -1,13 +1,13 @@
-"""A transactional producer that sends each request by hand, in a version that the test chooses.
+"""A transactional producer whose requests, and their versions, are chosen by the test one by one.
 
-So a test can do what a client library does not: no data, a request too late, one left out. `TV1` and `TV2`
-are the two protocols of transactions (KIP-890): in TV2 a transaction ends with a new epoch.
+So a test can do what a client library does not: send no data, send a request too late, or leave one out.
+`TV1` and `TV2` are the two protocols of transactions (KIP-890): in TV2 a transaction ends with a new epoch.
 """
 
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -17,15 +17,15 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from gateway.wire import codec
 from gateway.wire.framing import framed
 
-PRODUCE, FETCH, LIST_OFFSETS, FIND_COORDINATOR, INIT = 0, 1, 2, 10, 22
-ADD_PARTITIONS, ADD_OFFSETS, END, TXN_COMMIT, DESCRIBE_TRANSACTIONS = 24, 25, 26, 28, 65
+PRODUCE, FETCH, FIND_COORDINATOR, INIT = 0, 1, 10, 22
+ADD_PARTITIONS, ADD_OFFSETS, END, TXN_COMMIT = 24, 25, 26, 28
 OFFSET_FETCH = 9
 NONE, CONCURRENT_TRANSACTIONS, UNSTABLE = 0, 51, 88
 TV1, TV2 = 1, 2
 NOTHING = -1
-"""The offset of a partition without one."""
+"""The offset of a partition without a committed offset."""
 _LOADING = (14, 15, 16)
-_AGAIN = {*_LOADING, CONCURRENT_TRANSACTIONS}
+_RETRIABLE = {*_LOADING, CONCURRENT_TRANSACTIONS}
 _TIMEOUT_S = 30.0
 
 
@@ -35,16 +35,16 @@ class Wire:
     def __init__(self, bootstrap_servers: str, client_id: str = "by-hand") -> None:
         host, port = bootstrap_servers.split(":")
         self._socket = socket.create_connection((host, int(port)), _TIMEOUT_S)
-        self._numbers = count(1)
+        self._correlation_ids = count(1)
         self._client_id = client_id
 
     def ask(self, api_key: int, version: int, **body: Any) -> Any:
         """Send a request and return its decoded answer."""
-        number = next(self._numbers)
-        message = codec.encode_request(api_key, version, number, self._client_id, body)
+        correlation_id = next(self._correlation_ids)
+        message = codec.encode_request(api_key, version, correlation_id, self._client_id, body)
         self._socket.sendall(framed(message))
         answer = self._exactly(int.from_bytes(self._exactly(4), "big"))
-        assert int.from_bytes(answer[:4], "big") == number
+        assert int.from_bytes(answer[:4], "big") == correlation_id
         return codec.decode_response(api_key, version, answer)
 
     def close(self) -> None:
@@ -61,15 +61,15 @@ class Wire:
     def _exactly(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
-            more = self._socket.recv(size - len(data))
-            if not more:
+            chunk = self._socket.recv(size - len(data))
+            if not chunk:
                 raise ConnectionError("the other side closed the connection")
-            data += more
+            data += chunk
         return data
 
 
 class Identity(NamedTuple):
-    """What a producer is known by."""
+    """The id and the epoch that identify a producer."""
 
     producer_id: int
     epoch: int
@@ -85,29 +85,28 @@ class Producer:
         self.identity = Identity(-1, -1)
         self._sequences: dict[tuple[str, int], int] = {}
 
-    def init(self, timeout_ms: int = 60_000, *, is_kept: bool = False) -> Self:
-        """Send InitProducerId, again while an earlier transaction ends. With `is_kept` it is the same
-        producer's next epoch (KIP-360), else that of a new one.
-        """
-        known = self.identity if is_kept else Identity(-1, -1)
-        # The first search makes the topic of the coordinators.
-        self._until(lambda: self.wire.ask(FIND_COORDINATOR, 3, key=self.transactional_id, key_type=1))
-        answer = self._until(
+    def init(self) -> Self:
+        """Send InitProducerId as a new producer. Retry while an earlier transaction ends."""
+        # The first search creates the topic of the transaction coordinators.
+        self._ask_until_accepted(
+            lambda: self.wire.ask(FIND_COORDINATOR, 3, key=self.transactional_id, key_type=1)
+        )
+        answer = self._ask_until_accepted(
             lambda: self.wire.ask(
                 INIT,
                 4,
                 transactional_id=self.transactional_id,
-                transaction_timeout_ms=timeout_ms,
-                producer_id=known.producer_id,
-                producer_epoch=known.epoch,
+                transaction_timeout_ms=60_000,
+                producer_id=-1,
+                producer_epoch=-1,
             )
         )
         self.identity = Identity(answer.producer_id, answer.producer_epoch)
         self._sequences.clear()
         return self
 
-    def add(self, topic: str, partition: int = 0, *, waits: bool = True) -> int:
-        """Send AddPartitionsToTxn v3 for one partition. Return its error code."""
+    def add(self, topic: str) -> int:
+        """Send AddPartitionsToTxn v3 for a topic's first partition. Return its error code."""
 
         def ask() -> int:
             answer = self.wire.ask(
@@ -116,15 +115,13 @@ class Producer:
                 v3_and_below_transactional_id=self.transactional_id,
                 v3_and_below_producer_id=self.identity.producer_id,
                 v3_and_below_producer_epoch=self.identity.epoch,
-                v3_and_below_topics=[{"name": topic, "partitions": [partition]}],
+                v3_and_below_topics=[{"name": topic, "partitions": [0]}],
             )
             (result,) = answer.results_by_topic_v3_and_below[0].results_by_partition
             return int(result.partition_error_code)
 
-        if not waits:
-            return ask()
-        give_up_s = time.monotonic() + _TIMEOUT_S
-        while (error := ask()) == CONCURRENT_TRANSACTIONS and time.monotonic() < give_up_s:
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while (error := ask()) == CONCURRENT_TRANSACTIONS and time.monotonic() < deadline_s:
             time.sleep(0.02)
         return error
 
@@ -172,20 +169,20 @@ class Producer:
             self._sequences.clear()
         return int(answer.error_code)
 
-    def _until(self, ask: Callable[[], Any]) -> Any:
-        """Ask again while the coordinator moves, or an earlier transaction ends."""
-        give_up_s = time.monotonic() + _TIMEOUT_S
-        while (answer := ask()).error_code in _AGAIN and time.monotonic() < give_up_s:
+    def _ask_until_accepted(self, ask: Callable[[], Any]) -> Any:
+        """Retry while the coordinator moves or an earlier transaction ends. Return the answer."""
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while (answer := ask()).error_code in _RETRIABLE and time.monotonic() < deadline_s:
             time.sleep(0.02)
         assert answer.error_code == NONE
         return answer
 
     def add_offsets(self, group_id: str, version: int = 3) -> int:
-        """Send AddOffsetsToTxn, again while an earlier transaction ends. Return the error code."""
-        give_up_s = time.monotonic() + _TIMEOUT_S
+        """Send AddOffsetsToTxn, and retry while an earlier transaction ends. Return the error code."""
+        deadline_s = time.monotonic() + _TIMEOUT_S
         while True:
-            answer = self.wire.ask(ADD_OFFSETS, version, **self._named(), group_id=group_id)
-            if answer.error_code != CONCURRENT_TRANSACTIONS or time.monotonic() > give_up_s:
+            answer = self.wire.ask(ADD_OFFSETS, version, **self._identity_fields(), group_id=group_id)
+            if answer.error_code != CONCURRENT_TRANSACTIONS or time.monotonic() > deadline_s:
                 return int(answer.error_code)
             time.sleep(0.02)
 
@@ -201,7 +198,7 @@ class Producer:
         answer = self.wire.ask(
             TXN_COMMIT,
             version if version is not None else (3 if self.protocol == TV1 else 5),
-            **self._named(),
+            **self._identity_fields(),
             group_id=group_id,
             topics=[{"name": name, "partitions": partitions} for name, partitions in topics.items()],
             **member,
@@ -209,29 +206,21 @@ class Producer:
         (error,) = {p.error_code for topic in answer.topics for p in topic.partitions}
         return int(error)
 
-    def _named(self) -> dict[str, Any]:
+    def _identity_fields(self) -> dict[str, Any]:
         return {
             "transactional_id": self.transactional_id,
             "producer_id": self.identity.producer_id,
             "producer_epoch": self.identity.epoch,
         }
 
-    def described(self) -> Any:
-        answer = self.wire.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.transactional_id])
-        (state,) = answer.transaction_states
-        return state
 
-    def wait_until(self, *states: str) -> None:
-        wait_for(lambda: self.described().transaction_state in states, f"{self.transactional_id}: {states}")
-
-
-def wait_for(holds: Callable[[], Any], what: str, timeout_s: float = _TIMEOUT_S) -> Any:
-    """Wait until `holds` returns something true, and return it."""
-    give_up_s = time.monotonic() + timeout_s
-    while not (found := holds()):
-        assert time.monotonic() < give_up_s, f"in vain: {what}"
+def wait_for(poll: Callable[[], Any], what: str, timeout_s: float = _TIMEOUT_S) -> Any:
+    """Wait until `poll` returns something true, and return it."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (result := poll()):
+        assert time.monotonic() < deadline_s, f"in vain: {what}"
         time.sleep(0.02)
-    return found
+    return result
 
 
 def producer_of(wire: Wire, protocol: int) -> Producer:
@@ -240,14 +229,16 @@ def producer_of(wire: Wire, protocol: int) -> Producer:
 
 
 def pend(producer: Producer, group_id: str, topic: str, offset: int, partition: int = 0) -> None:
-    """Commit an offset in the producer's open transaction, as Java's client does: again after each error that
-    is retriable there. That is, where the gateway had no answer of the brokers in time, and in TV2 where the
-    producer's transaction before this one has not ended within the gateway's own retries.
+    """Commit an offset in the producer's open transaction, and retry after the errors that Java's client
+    retries.
+
+    They occur if the gateway had no answer of the brokers in time, and in TV2 if the producer's last
+    transaction has not ended within the gateway's own retries.
     """
 
     def is_pending() -> bool:
         error = producer.commit_offsets(group_id, {(topic, partition): offset})
-        assert error in (NONE, *_AGAIN)
+        assert error in (NONE, *_RETRIABLE)
         return error == NONE
 
     if producer.protocol == TV1:
@@ -259,28 +250,24 @@ def fetched(wire: Wire, group_id: str, topic: str, partition: int = 0, *, stable
     """Return the committed offset of a partition, and its error code."""
     topics = [{"name": topic, "partition_indexes": [partition]}]
 
-    def answered() -> Any:
-        """None where the gateway has given up a coordinator that stands still."""
+    def ask() -> Any:
+        """Return the answer, or None if the gateway has given up waiting for a paused coordinator."""
         answer = wire.ask(OFFSET_FETCH, 7, group_id=group_id, topics=topics, require_stable=stable)
         return None if answer.error_code in _LOADING else answer
 
-    answer = wait_for(answered, "the offsets")
+    answer = wait_for(ask, "the offsets")
     assert answer.error_code == NONE
-    (found,) = answer.topics[0].partitions
-    return int(found.committed_offset), int(found.error_code)
+    (result,) = answer.topics[0].partitions
+    return int(result.committed_offset), int(result.error_code)
 
 
 def stable_offset(wire: Wire, group_id: str, topic: str, partition: int = 0) -> int:
     """Return the committed offset of a partition, once none is pending."""
 
-    def stable() -> tuple[int] | None:
+    def stable_offset_once() -> tuple[int] | None:  # a tuple, because the offset may be 0
         offset, error = fetched(wire, group_id, topic, partition, stable=True)
         assert error in (NONE, UNSTABLE)
         return None if error else (offset,)
 
-    (offset,) = wait_for(stable, f"a stable offset of {topic}-{partition} in {group_id}", 60.0)
+    (offset,) = wait_for(stable_offset_once, f"a stable offset of {topic}-{partition} in {group_id}", 60.0)
     return int(offset)
-
-
-def partitions_of(topics: Iterable[Any]) -> set[tuple[str, int]]:
-    return {(topic.topic, partition) for topic in topics for partition in topic.partitions}

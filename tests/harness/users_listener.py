@@ -1,4 +1,4 @@
-"""A broker with a second listener, where clients authenticate by SASL/PLAIN, and with Kafka's authorizer."""
+"""Settings of a broker with Kafka's authorizer and a second listener, where clients use SASL/PLAIN."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -13,20 +13,21 @@ _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 def users_listener(
     users: Mapping[str, str], super_users: Collection[str]
 ) -> tuple[Ports, Address, Mapping[str, str]]:
-    """Return the ports of a broker, the address of its second listener, and its settings for that. `users`
-    are passwords by name, `super_users` are principals. At its first listener, without authentication,
-    everyone is a super user.
+    """Return the ports of a broker, the address of its second listener, and its settings.
+
+    `users` are passwords by name, `super_users` are principals. The first listener has no authentication, and
+    all its clients are super users.
     """
     ports = free_ports()
     secured = Address(HOST, free_ports().client)
-    listed = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    login_options = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     client, controller = f"CLIENT://{HOST}:{ports.client}", f"CONTROLLER://{HOST}:{ports.controller}"
     settings = {
         "listeners": f"{client},{controller},USERS://{secured}",
         "advertised.listeners": f"{client},USERS://{secured}",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT,USERS:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.users.plain.sasl.jaas.config": f"{_LOGIN} required {listed};",
+        "listener.name.users.plain.sasl.jaas.config": f"{_LOGIN} required {login_options};",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": ";".join(["User:ANONYMOUS", *super_users]),
     }
@@ -34,7 +35,7 @@ def users_listener(
 
 
 def users_file(folder: Path, users: Mapping[str, str]) -> Path:
-    """Return the users for a gateway."""
+    """Write a gateway's users file, and return its path."""
     path = folder / "users"
     path.write_text("".join(f"{name}:{password}\n" for name, password in users.items()))
     return path

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: a real web server in a thread, which answers what a test wants."""
+"""A receiver of webhooks: a real web server in a thread, whose answers the test sets."""
 
 import json
 import ssl
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 HANG = 0
-"""In the place of a status: the request is read, and there is no answer until the server ends."""
+"""A status that means: read the request, and send no answer until the server ends."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Received:
 
 
 class Webhook:
-    """Listens on a loopback port during the `with` block. It gives the `replies` in their order, and then
+    """Listens on a loopback port within the `with` block. It answers with the `replies` in order, then with
     `default`.
     """
 
@@ -45,7 +45,7 @@ class Webhook:
         self._replies = deque(replies)
         self._changed = threading.Condition()
         self._received: list[Received] = []
-        self._is_over = threading.Event()
+        self._has_ended = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         if tls is not None:
@@ -62,13 +62,14 @@ class Webhook:
             return list(self._received)
 
     def messages(self) -> list[dict[str, Any]]:
-        """Return the messages of the accepted requests in JSON of our own, in their order."""
-        return [one for got in self.received if got.status == 200 for one in got.body["messages"]]
+        """Return the messages of the accepted requests in the project's own JSON format, in order."""
+        accepted = [request.body["messages"] for request in self.received if request.status == 200]
+        return [message for messages in accepted for message in messages]
 
-    def wait_for(self, found: Callable[[Self], bool], what: str, timeout_s: float = 120.0) -> None:
-        """Wait until requests have come for which `found` is true; fails saying what did not come."""
+    def wait_for(self, condition: Callable[[Self], bool], what: str, timeout_s: float = 120.0) -> None:
+        """Wait until `condition` is true for the requests. Raise AssertionError with `what` if not."""
         with self._changed:
-            assert self._changed.wait_for(lambda: found(self), timeout_s), (
+            assert self._changed.wait_for(lambda: condition(self), timeout_s), (
                 f"not within {timeout_s:.0f} s: {what}; received: {self._received}"
             )
 
@@ -79,7 +80,7 @@ class Webhook:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_over.set()
+        self._has_ended.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -87,22 +88,22 @@ class Webhook:
     def _serve(self) -> None:
         self._server.serve_forever(poll_interval=0.02)
 
-    def _take(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+    def _record_and_reply(self, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         with self._changed:
             reply = self._replies.popleft() if self._replies else self.default
             self._received.append(Received(path, headers, json.loads(body), reply.status))
             self._changed.notify_all()
         if reply.status == HANG:
-            self._is_over.wait()
+            self._has_ended.wait()
         return reply
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        take = self._take
+        record_and_reply = self._record_and_reply
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                reply = take(self.path, dict(self.headers), body)
+                reply = record_and_reply(self.path, dict(self.headers), body)
                 if reply.status == HANG:
                     return
                 self.send_response(reply.status)

@@ -30,7 +30,7 @@ TOPIC = "t"
 
 @dataclass(frozen=True)
 class Worst:
-    """A record, its group, and the earlier records, which are one second apart."""
+    """A record, its group, and the records before it, which are one second apart."""
 
     value: bytes
     before: list[bytes] = field(default_factory=list)
@@ -39,19 +39,19 @@ class Worst:
 
 def request(type_: str, group_id: str = "g", **fields: object) -> bytes:
     """Return a request with these fields."""
-    given = {"type": type_, "group_id": group_id, "correlation_id": "c", "reply_partition": 0, "version": 1}
-    return json.dumps(given | fields, separators=(",", ":")).encode()
+    common = {"type": type_, "group_id": group_id, "correlation_id": "c", "reply_partition": 0, "version": 1}
+    return json.dumps(common | fields, separators=(",", ":")).encode()
 
 
 def join(protocols: object, group_id: str = "g", **fields: object) -> bytes:
-    given: dict[str, Any] = {
+    usual: dict[str, Any] = {
         "api_version": 3,
         "session_timeout_ms": 10_000,
         "rebalance_timeout_ms": 60_000,
         "protocol_type": "consumer",
         "protocols": protocols,
     }
-    return request("JoinGroup", group_id, **given | fields)
+    return request("JoinGroup", group_id, **usual | fields)
 
 
 def protocol(name: str, metadata: bytes = b"") -> dict[str, str]:
@@ -237,9 +237,9 @@ class WorstRequests:
 
     def _rocketmq(self) -> dict[str, Worst]:
         heartbeat = "HEART_BEAT_CONSUMER"
-        about: dict[str, Any] = {"message_model": "CLUSTERING"}
-        topics = rocketmq(heartbeat, **about, subscription_data_set="@")
-        other = rocketmq(heartbeat, "B", **about, subscription_data_set="@")
+        common: dict[str, Any] = {"message_model": "CLUSTERING"}
+        topics = rocketmq(heartbeat, **common, subscription_data_set="@")
+        other = rocketmq(heartbeat, "B", **common, subscription_data_set="@")
         many = self.array(topics, lambda n: f'{{"topic":"{n:x}"}}')
         return {
             f"{heartbeat}, many topics": Worst(many),
@@ -249,7 +249,7 @@ class WorstRequests:
             f"{heartbeat}, one topic many times": Worst(self.array(topics, lambda n: '{"topic":"t"}')),
             f"{heartbeat}, many codes": Worst(
                 self.array(
-                    rocketmq(heartbeat, **about, subscription_data_set=[{"topic": TOPIC, "code_set": "@"}]),
+                    rocketmq(heartbeat, **common, subscription_data_set=[{"topic": TOPIC, "code_set": "@"}]),
                     str,
                 )
             ),
@@ -291,14 +291,14 @@ class WorstRequests:
 
     def _rocketmq_queues(self) -> dict[str, Worst]:
         heartbeat = "HEART_BEAT_CONSUMER"
-        about: dict[str, Any] = {"message_model": "CLUSTERING"}
+        common: dict[str, Any] = {"message_model": "CLUSTERING"}
         locks = self.array(rocketmq("LOCK_BATCH_MQ", mq_set="@"), numbered_queue)
         others_locks = self.array(rocketmq("LOCK_BATCH_MQ", "B", mq_set="@"), numbered_queue)
-        ask: dict[str, Any] = {**about, "topic": TOPIC}
-        small = rocketmq(heartbeat, **about)
+        ask: dict[str, Any] = {**common, "topic": TOPIC}
+        small = rocketmq(heartbeat, **common)
         mode = rocketmq("SET_MESSAGE_REQUEST_MODE", topic=TOPIC, mode="POP", pop_share_queue_num=INT32_MAX)
         share = rocketmq("SET_MESSAGE_REQUEST_MODE", topic=TOPIC, mode="POP", pop_share_queue_num=97)
-        crowd = [rocketmq(heartbeat, f"c{n}", **about) for n in range(100)]
+        crowd = [rocketmq(heartbeat, f"c{n}", **common) for n in range(100)]
         long_queue = rocketmq(
             "LOCK_BATCH_MQ", mq_set=[["t" * LONGEST_NAME, "b" * LONGEST_NAME, n] for n in range(30)]
         )
@@ -334,19 +334,19 @@ class WorstRequests:
         }
 
     def array(self, head: bytes, item: Callable[[int], str], start: str = "[", end: str = "]") -> bytes:
-        """Return `head`, a request, with an array or an object of as many items as fit for its `"@"`."""
+        """Return the request `head` with its `"@"` replaced by an array or object of as many items as fit."""
         mark = head.rindex(b'"@"')
         front, back = head[:mark] + start.encode(), end.encode() + head[mark + 3 :]
-        room = self.max_bytes - len(front) - len(back)
+        capacity = self.max_bytes - len(front) - len(back)
         items: list[str] = []
         used = 0
-        while used <= room:
+        while used <= capacity:
             items.append(item(len(items)))
             used += len(items[-1].encode()) + 1
         return front + ",".join(items[:-1]).encode() + back
 
     def topic_metadata(self, item: Callable[[int], str]) -> bytes:
-        """Return a record of the topic watcher, with as many topics as there is room for."""
+        """Return a record of the topic watcher, with as many topics as fit."""
         head = json.dumps({"type": "TopicMetadata", "group_id": "g", "topics": "@"}).encode()
         return self.array(head, item, "{", "}")
 

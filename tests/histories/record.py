@@ -89,7 +89,7 @@ def _kinds_in(log: Iterable[Part]) -> set[tuple[object, ...]]:
 
 
 def _of_kafka(seed: int) -> list[Row]:
-    """With packs."""
+    """Return a random log of Kafka's groups, with packed records."""
     return recorded_log.record(seed, LENGTH, CONFIG)
 
 

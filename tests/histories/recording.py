@@ -33,7 +33,7 @@ class OutputRecord(Struct, frozen=True, array_like=True):
 
 
 class StateRow(Struct, frozen=True, array_like=True):
-    """A row of the keyed state, by the number of its shard."""
+    """A row of the keyed state: the stored state of a shard, by the shard's number."""
 
     shard: int
     version: int
@@ -41,7 +41,7 @@ class StateRow(Struct, frozen=True, array_like=True):
 
 
 class Part(Struct, frozen=True):
-    """A batch: what goes in, and what comes out. Rows and groups are those after it."""
+    """A batch with its input and its output. Rows and groups are those after it."""
 
     watermark_ms: int
     records: list[InputRecord]

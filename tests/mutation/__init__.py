@@ -1,1 +1,1 @@
-"""Small mistakes in the pure packages, which the layers of tests have to find. See docs/tests.md."""
+"""Small planted mistakes in the pure packages, which the layers of tests have to find. See docs/tests.md."""

@@ -1,4 +1,4 @@
-"""The mistakes that can be made in a source file, each of them in the body of one function."""
+"""The mistakes that can be planted in a source file, each in the body of one function."""
 
 import ast
 from collections.abc import Iterator

@@ -124,7 +124,7 @@ def _played(mistake: Mistake, calls: dict[tuple[str, str], list[pytest.Item]]) -
 
 
 def _play(mistake: Mistake, tests: list[pytest.Item], sender: int) -> None:
-    """Make the mistake in this process, and send what the tests say of it."""
+    """Plant the mistake in this process, run the tests, and send the outcome."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -158,7 +158,7 @@ def _layer(item: pytest.Item) -> str:
 
 
 class _Reports:
-    """Whether a test has failed."""
+    """A recorder of test reports, which knows if a test has failed."""
 
     failed = False
 

@@ -1,1 +1,1 @@
-"""Groups of the cluster's own coordinator, scripted, and what `observe` and `why` say of them, judged."""
+"""Scripted groups of the cluster's own coordinator, and a judge of the reports about them."""

@@ -25,7 +25,7 @@ _OF_TOPIC = {
 
 
 class Cleaner:
-    """Cleans nothing until it is told to. `log_dir` is the folder of the broker's logs."""
+    """A log cleaner that cleans only on request. `log_dir` is the folder of the broker's logs."""
 
     def __init__(self, client_config: ClientConfig, log_dir: Path) -> None:
         self._client_config, self._log_dir = client_config, log_dir

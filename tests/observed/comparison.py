@@ -69,11 +69,11 @@ class Holdings(Comparison):
         self._held: dict[str, set[str]] | None = {}
 
     def skip(self, step: Step) -> None:
-        """Take what members had after a step that the report does not have."""
+        """Take over the members' holdings after a step that the report lacks."""
         self._held = {client: set(held) for client, held in step.held.items()}
 
     def moved(self, step: Step, before: Step | None, found: Sequence[Rebalance]) -> Iterator[Verdict]:
-        """By all that members gained and lost so far, each has what it says that it has."""
+        """Check that each member holds what the moves reported so far add up to."""
         if self.source is Source.LOG:
             yield self.verdict(step, Line.MOVED, None, "not in the log")
             return
@@ -149,7 +149,7 @@ class Holdings(Comparison):
         )
 
     def _next(self, step: Step, r: Rebalance) -> Iterator[Verdict]:
-        """Check that that the rebalance which the report announces came, and when."""
+        """Check that the rebalance that the report announces came, and when."""
         if r.ended_ms is None:
             return
         later = [it.began_ms - r.ended_ms for it in self.report.rebalances if it.number > r.number]

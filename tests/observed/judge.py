@@ -1,4 +1,4 @@
-"""What a report on a group says, line by line, beside what happened."""
+"""Compares a report on a group with the events, line by line."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ class Judge(Comparison):
         self._holdings = Holdings(truth, report, source, clients)
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Yield them for each step, then those of the whole group."""
+        """Yield the verdicts for each step, then those for the whole group."""
         steps = self.truth.steps
         for place, step in enumerate(map(self._with_session, steps)):
             following = steps[place + 1].began_ms if place + 1 < len(steps) else None
@@ -67,7 +67,7 @@ class Judge(Comparison):
         yield self._end()
 
     def _may_miss(self, step: Step, before: Step | None) -> bool:
-        """Return True if the source is not able to have seen the step. A report says from when on it is."""
+        """Return True if the source could not see the step. A report names its complete period."""
         if before is None and step.began_ms <= self.report.from_ms <= step.ended_ms:
             return True
         if self.source is not Source.POLLING:
@@ -233,7 +233,7 @@ class Judge(Comparison):
         yield replace(said, class_=Class.INFERRED) if within_ms and is_right else said
 
     def _gone_ms(self, step: Step) -> tuple[int, int]:
-        """Return the times between which a member went: it left, or its session was over."""
+        """Return the earliest and the latest time at which a member left or its session ended."""
         if step.gone_how == "expired":
             return step.began_ms + SESSION_MS - _SILENT_MS, step.began_ms + SESSION_MS + _SILENT_MS
         ended = [seen.at_ms for seen in self.truth.seen if seen.event == "ended"]

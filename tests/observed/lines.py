@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class Source(StrEnum):
-    """The evidence from which a report is made."""
+    """The source from which a report is made."""
 
     OBSERVE = "topics of `observe`"
     TOPIC = "topic"
@@ -38,7 +38,7 @@ class Source(StrEnum):
 
 
 class Class(StrEnum):
-    """How far a line can be trusted."""
+    """The correctness of a line."""
 
     EXACT = "exact"
     INFERRED = "inferred"
@@ -47,7 +47,7 @@ class Class(StrEnum):
 
 
 class Line(StrEnum):
-    """What a report says of a rebalance or of a group."""
+    """A statement of a report about a rebalance or a group."""
 
     TIME = "that there was a rebalance, and when"
     CAUSE = "cause"
@@ -68,7 +68,7 @@ class Line(StrEnum):
 
 
 class Verdict(Struct, frozen=True):
-    """One line of a report. `said` and `happened` are for those who read what is wrong."""
+    """The verdict on one line of a report. `said` (by the report) and `happened` explain a wrong line."""
 
     action: str
     line: Line

@@ -10,8 +10,7 @@ from types import MappingProxyType
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from tests.harness.java_program import ReportingProgram
-from tests.harness.java_tools import compiled, java_options, log_options
+from tests.harness.java_tools import ReportingProgram, compiled, java_options, log_options
 from tests.harness.waiting import wait_until
 from tests.transactions.applications import built
 
@@ -121,7 +120,7 @@ STREAMS = Library("Kafka Streams", _java("streams"), _STREAMS, assignor="stream"
 
 @dataclass(frozen=True)
 class Event:
-    """What a member has said: see `tests.observed.clients`."""
+    """An event that a member has printed: see `tests.observed.clients`."""
 
     at_ms: int
     name: str
@@ -183,10 +182,10 @@ class Member(ReportingProgram):
     def _commits(self) -> int:
         return sum(event.name == "committed" for event in self.events)
 
-    def note_end(self) -> None:
+    def on_end(self) -> None:
         self.held = frozenset()
 
-    def take(self, line: str) -> None:
+    def handle_line(self, line: str) -> None:
         at_ms, name, *words = line.split()
         if name == "came":
             self.held |= {*words}

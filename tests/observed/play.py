@@ -101,7 +101,7 @@ class Play:
             self.stage.servers,
             self.group_id,
             client_id,
-            self._topics(),
+            list(self._partitions)[:1],
             self.folder,
             instance_id=instance_id,
             settings=settings,
@@ -237,7 +237,7 @@ class Play:
         return {name: sorted(member.held) for name, member in self._living().items()}
 
     def state(self) -> tuple[str, int]:
-        """Return the group's state and the number of its members, as the coordinator says."""
+        """Return the group's state and number of members according to the coordinator."""
         if self.described_as is None:
             return self.stage.state(self.group_id)
         found = self.described()
@@ -247,15 +247,12 @@ class Play:
         assert self.described_as is not None
         return self.stage.described(self.described_as, self.group_id)
 
-    def _topics(self) -> list[str]:
-        return list(self._partitions)[:1]
-
     def _living(self) -> dict[str, Member]:
         return {name: member for name, member in self.members.items() if name not in self._paused}
 
     def _settle(self, action: str, began_ms: int) -> None:
-        """Wait until the members have everything and the coordinator says that the group is at rest, and
-        nothing happens for a while.
+        """Wait until the members have everything, the coordinator shows the group at rest, and nothing
+        changes for a while.
         """
         wait_until(lambda: self.is_settled(began_ms), f"{self.group_id}: {action}", SETTLE_TIMEOUT_S)
 

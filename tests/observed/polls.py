@@ -14,7 +14,7 @@ from tests.harness.waiting import wait_until
 
 
 class Polls:
-    """Polls from the time at which the group is there, in a thread of its own, until `close`."""
+    """Polls of a group from its beginning until `close`, in their own thread."""
 
     def __init__(self, client_config: ClientConfig, group_id: str) -> None:
         self._client_config, self._group_id = client_config, group_id

@@ -138,7 +138,7 @@ def _keep(stage: Stage, name: str, what: Truth | Report) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return what was said: by coordinator and source, by line and source, and by story."""
+    """Return the counts of verdicts: by coordinator and source, by line and source, and by story."""
     parts = [_by_source(results), _by_line(results), _by_story(results)]
     for result in results:
         if result.skipped:

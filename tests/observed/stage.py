@@ -1,4 +1,4 @@
-"""Where the stories play: a broker with an observer beside it, or our own coordinator."""
+"""The stage of the stories: a broker with an observer, or our own coordinator."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from cli.processes.child import Children
 from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
-from kafka_why.cli.why import why
+from kafka_why.cli import main
 from kafka_why.why.report import Report
 from tests.e2e.harness import read_topic
 from tests.harness.commands import invoke
@@ -202,7 +202,7 @@ class Stage:
             self._polls[group_id] = Polls(self._brokers, group_id)
 
     def catch_up(self, group_id: str) -> None:
-        """Wait until the polls have all that there is by now."""
+        """Wait until the polls have everything up to now."""
         if group_id in self._polls:
             self._polls[group_id].catch_up()
 
@@ -215,7 +215,7 @@ class Stage:
         return self._cleaner.clean_before(at_ms)
 
     def report(self, group_id: str, source: Source) -> Report:
-        """Return what `why -o json` says from this source, once the group is known."""
+        """Return the output of `why -o json` from this source, once the group exists there."""
         if source is Source.POLLING:
             return self._polls[group_id].report()
         answers: list[Result] = []
@@ -228,7 +228,7 @@ class Stage:
         return msgspec.json.decode(answers[-1].stdout, type=Report)
 
     def text(self, group_id: str) -> str:
-        """Return what `why` says."""
+        """Return the output of `why`."""
         return self._why(group_id, self.sources[0]).stdout
 
     def offsets(self, group_id: str) -> dict[str, list[int | None]]:
@@ -248,11 +248,11 @@ class Stage:
         return {f"{it.topic}:{it.partition}": it.offset for it in found if it.offset >= 0}
 
     def _why(self, group_id: str, source: Source, *arguments: str) -> Result:
-        command = [group_id, *arguments]
+        command = ["why", group_id, *arguments]
         if source is not Source.LOG:
             command += ["--bootstrap-servers", self._brokers.bootstrap_servers]
             has_topics = source is self.sources[0]
             command += ["--prefix", self._prefix] if has_topics else ["--source", "offsets"]
         if source.reads_log:
             command += ["--broker-log", str(self._log)]
-        return invoke(why, command)
+        return invoke(main, command)

@@ -4,8 +4,13 @@ import shutil
 from dataclasses import dataclass
 from typing import Any
 
-from tests.observed.applications import CONNECT, ConnectPlay, StreamsPlay
-from tests.observed.described import SharePlay, StreamsEpochsPlay
+from tests.observed.applications import (
+    CONNECT,
+    ConnectPlay,
+    SharePlay,
+    StreamsEpochsPlay,
+    StreamsPlay,
+)
 from tests.observed.member import (
     FRANZ_GO,
     JAVA,

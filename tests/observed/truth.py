@@ -1,4 +1,4 @@
-"""What a script did to a group, and what its members saw. Times are milliseconds since the epoch."""
+"""The actions of a script on a group, and its members' observations. Times are in ms since the epoch."""
 
 from msgspec import Struct, field
 
@@ -6,7 +6,7 @@ from kafka_why.why.model import CauseKind
 
 
 class Seen(Struct, frozen=True):
-    """What a member said: see `tests.observed.clients`."""
+    """An event that a member has printed: see `tests.observed.clients`."""
 
     client_id: str
     at_ms: int

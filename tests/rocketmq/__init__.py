@@ -1,1 +1,1 @@
-"""RocketMQ's own clients go on and lose nothing while what they need breaks."""
+"""RocketMQ's own clients continue and lose nothing while the servers they need fail."""

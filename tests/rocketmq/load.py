@@ -3,14 +3,20 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from embedded.rocketmq import EmbeddedRocketMq
 from kafka_why.lifetimes import Closeable
-from tests.harness.rocketmq_clients import JavaClient, JavaClientFailed, JavaClients, Received
-from tests.harness.rocketmq_cluster import RocketMqCluster, address_of
+from tests.harness.rocketmq_clients import (
+    JavaClient,
+    JavaClientFailed,
+    JavaClients,
+    Received,
+    RocketMqCluster,
+    address_of,
+)
 from tests.harness.waiting import wait_until
 
 PUSH, ORDERLY = "push", "orderly"
@@ -106,15 +112,16 @@ class Load(Closeable):
             key=lambda message: message.at_s,
         )
 
-    def wait_for_progress(self) -> float:
+    def wait_for_progress(self, held: Machine | None = None, timeout_s: float = TIMEOUT_S) -> float:
         """Wait until the consumers hold each queue once, and each group has received a new message of each
-        queue. Return the seconds. Raises AssertionError.
+        queue. Return the seconds. Raises AssertionError. Consumers of the paused JVM `held` do not count.
         """
         since_s, first = time.monotonic(), self.number
+        others = [machine for machine in self.machines if machine is not held]
         wait_until(
-            lambda: all(self._is_shared(group) and self._read(group, first) == QUEUES for group in GROUPS),
+            lambda: all(_is_shared(group, others) and self._read(group, first) == QUEUES for group in GROUPS),
             "a new message of each queue at each group",
-            TIMEOUT_S,
+            timeout_s,
         )
         return time.monotonic() - since_s
 
@@ -122,10 +129,6 @@ class Load(Closeable):
         """Return the numbers of the acknowledged messages that a group has not received."""
         bodies = {int(message.body) for machine in self.machines for message in machine.received(group)}
         return self.sent.keys() - bodies
-
-    def _is_shared(self, group: str) -> bool:
-        held = [queue for machine in self.machines for queue in machine.held(group)]
-        return len(held) == QUEUES == len(set(held))
 
     def _read(self, group: str, first: int) -> int:
         """Return from how many queues a group has received messages with numbers from `first` on."""
@@ -147,3 +150,8 @@ class Load(Closeable):
             except (JavaClientFailed, TimeoutError) as error:
                 self.refused[str(error)[:200]] += 1
             self.number += 1
+
+
+def _is_shared(group: str, machines: Sequence[Machine]) -> bool:
+    held = [queue for machine in machines for queue in machine.held(group)]
+    return len(held) == QUEUES == len(set(held))

@@ -11,15 +11,15 @@ from typing import Self
 from embedded.rocketmq import EmbeddedRocketMq
 from kafka_why.connections.address import Address
 from kafka_why.contract.service import ServicePhase
-from tests.campaigns.keeper import Keeper
-from tests.campaigns.results import Result, Struck
+from tests.campaigns.restarting_process import RestartingProcess
+from tests.campaigns.results import Result, StruckFault
 from tests.campaigns.stage import PREFIX, START_TIMEOUT_S, Stage, one_broker
 from tests.campaigns.verdict import Verdict
 from tests.e2e.harness import wait_until
 from tests.faults.campaign.judge.answers import judge_answers
 from tests.faults.campaign.judge.judging import Case, judge, read_evidence
 from tests.harness.ports import gateway_port
-from tests.harness.rocketmq_cluster import SETTINGS
+from tests.harness.rocketmq_clients import SETTINGS
 from tests.rocketmq.balancer import Balancer
 from tests.rocketmq.load import GROUPS, ORDERLY, TIMEOUT_S, Load
 
@@ -28,8 +28,8 @@ DELAY = "longest time from send to receipt (s)"
 BROKER = "broker-a/0"
 
 
-class Wrong(StrEnum):
-    """The kinds of wrongs about messages. The judge of the log has kinds of its own."""
+class Violation(StrEnum):
+    """The kinds of violations about messages. The judge of the log has its own kinds."""
 
     MISSING = "not received"
     """A message was acknowledged, and a group has not received it."""
@@ -46,7 +46,7 @@ class RocketMqStage(Stage):
         super().__init__(folder, seed, brokers=one_broker(folder))
         self.side = side
         self.cluster = EmbeddedRocketMq(folder / "rocketmq", overrides=SETTINGS)
-        self.gateways: list[Keeper] = []
+        self.gateways: list[RestartingProcess] = []
         self.load: Load
 
     def start(self) -> Self:
@@ -103,16 +103,16 @@ class RocketMqStage(Stage):
     def now(self) -> int:
         return at_ms(time.monotonic())
 
-    def begin(self, struck: Struck, random: Random) -> None:
-        """Nothing comes before a fault."""
+    def before_fault(self, struck: StruckFault, random: Random) -> None:
+        """Do nothing, because no fault needs a preparation."""
 
-    def end(self, struck: Struck) -> None:
+    def after_fault(self, struck: StruckFault) -> None:
         self.note_outages()
 
     def wait_for_progress(self) -> float:
         """Wait until the clients go on, and then for the coordinator, which they may not have needed."""
         took_s = self.load.wait_for_progress()
-        if self.machines:
+        if self.coordinators:
             wait_until(self._is_coordinator_ready, "the coordinator", START_TIMEOUT_S)
         return took_s
 
@@ -163,7 +163,7 @@ class RocketMqStage(Stage):
             wait_until(lambda: not self.load.missing(group), "the last messages", TIMEOUT_S)
         for number in sorted(self.load.missing(group)):
             sent_ms = at_ms(self.load.sent[number][0])
-            yield Verdict(Wrong.MISSING, sent_ms, group, f"message {number} was not received")
+            yield Verdict(Violation.MISSING, sent_ms, group, f"message {number} was not received")
 
     def _out_of_order(self) -> Iterator[Verdict]:
         """Yield messages that come first after a later one of their queue."""
@@ -175,10 +175,10 @@ class RocketMqStage(Stage):
             seen.add(message.body)
             if message.offset < newest.get(message.queue, -1):
                 sentence = f"{message.queue}: offset {message.offset} after {newest[message.queue]}"
-                yield Verdict(Wrong.ORDER, at_ms(message.at_s), ORDERLY, sentence)
+                yield Verdict(Violation.ORDER, at_ms(message.at_s), ORDERLY, sentence)
             newest[message.queue] = max(message.offset, newest.get(message.queue, -1))
 
-    def _measure_delays(self, struck: Sequence[Struck]) -> None:
+    def _measure_delays(self, struck: Sequence[StruckFault]) -> None:
         """Note the longest time from a send until both groups have the message, for the sends from each fault
         until the next one.
         """

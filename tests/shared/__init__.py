@@ -1,3 +1,3 @@
-"""A campaign of faults on share groups: unmodified share consumers go through the gateway to three secured
-brokers, and a judge looks at what they acknowledged.
+"""A fault campaign on share groups: unmodified share consumers use three secured brokers through the gateway,
+and a judge checks what they acknowledged.
 """

@@ -1,4 +1,4 @@
-"""What share groups promise, judged by what producers wrote and by what consumers saw. Imports nothing of the
+"""The promises of share groups, judged by what producers wrote and what consumers saw. Imports nothing of the
 project. Times are monotonic, in ns.
 """
 
@@ -16,8 +16,8 @@ REFUSED = frozenset({"InvalidRecordStateException"})
 """Errors after which an acknowledgement had no effect. After any other error nobody knows."""
 
 
-class Wrong(StrEnum):
-    """What may be wrong."""
+class Violation(StrEnum):
+    """The kinds of violations."""
 
     LOST = "lost"
     """A record was written, and no member of the group has accepted or rejected it."""
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Written:
-    """Where a record is that the brokers have acknowledged, and since when (monotonic)."""
+    """The place of a record that the brokers have acknowledged, and the time of that (monotonic)."""
 
     place: Place
     offset: int
@@ -66,8 +66,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Era:
-    """From a change of the group's offsets until the next one, when the group had no members. What was done
-    before counts no more. `starts` are the offsets it begins at, of other partitions it is the first one.
+    """The time from a change of the group's offsets, when it had no members, until the next one. Earlier
+    acknowledgements no longer count. `starts` has the start offsets; other partitions start at their first
+    record.
     """
 
     since_ns: int
@@ -122,7 +123,7 @@ def _is_wanted(story: Story, group: str, written: Written) -> bool:
 
 
 def judge(story: Story) -> Iterator[Verdict]:
-    """Yield what is wrong with the records, at the end."""
+    """Yield every violation about records, at the end."""
     seen: dict[tuple[str, int], list[Event]] = defaultdict(list)
     for event in story.events:
         seen[event.group, event.number].append(event)
@@ -130,11 +131,11 @@ def judge(story: Story) -> Iterator[Verdict]:
         for number in sorted(numbers):
             written = story.written[number]
             sentence = f"{written}: {_told(seen[group, number])}"
-            yield Verdict(Wrong.LOST, written.at_ns, f"{group} {number}", sentence)
+            yield Verdict(Violation.LOST, written.at_ns, f"{group} {number}", sentence)
     for (group, number), events in seen.items():
         for event in _ended_twice(events, story.eras.get(group, ())):
             sentence = f"{story.written.get(number)}: {_told(events)}"
-            yield Verdict(Wrong.TWICE, event.at_ns, f"{group} {number}", sentence)
+            yield Verdict(Violation.TWICE, event.at_ns, f"{group} {number}", sentence)
 
 
 def _ended_twice(events: Iterable[Event], eras: Sequence[Era]) -> Iterator[Event]:
@@ -160,7 +161,7 @@ def _told(events: Iterable[Event]) -> str:
 
 @dataclass(frozen=True)
 class State:
-    """What ReadShareGroupStateSummary says of a partition. The start offset is -1 before anything is done."""
+    """A partition's state by ReadShareGroupStateSummary. The start offset is -1 before any progress."""
 
     at_ns: int
     state_epoch: int
@@ -168,11 +169,11 @@ class State:
 
 
 def judge_states(group: str, place: Place, states: Sequence[State], eras: Sequence[Era]) -> Iterator[Verdict]:
-    """Yield what is wrong with the states of one partition, in the order of their times. A change of
+    """Yield every violation about the states of one partition, in the order of their times. A change of
     offsets may lower the start offset. A deletion of the group may lower both.
     """
     for before, after in pairwise(states):
         if era_of(eras, before.at_ns) != era_of(eras, after.at_ns):
             continue
         if after.state_epoch < before.state_epoch or after.start_offset < before.start_offset:
-            yield Verdict(Wrong.RESET, after.at_ns, f"{group} {place}", f"{before} became {after}")
+            yield Verdict(Violation.RESET, after.at_ns, f"{group} {place}", f"{before} became {after}")

@@ -1,6 +1,5 @@
-"""The faults. Those of processes are the frame's."""
+"""The faults. Faults of processes are those of `tests.campaigns`."""
 
-import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
@@ -8,7 +7,7 @@ from subprocess import CalledProcessError
 
 from kafka import TopicPartition
 
-from tests.campaigns.fault import Fault, by_name, standing_still
+from tests.campaigns.fault import Fault, by_name, pause_randomly
 from tests.campaigns.processes import of_processes
 from tests.e2e.harness import wait_until
 from tests.shared.judge import Place
@@ -21,13 +20,13 @@ LOOK_BACK_S = 20.0
 
 def kill_members(stage: ShareStage, random: Random) -> None:
     """Kill one process with SIGKILL. It is started again."""
-    random.choice(stage.members.keepers).end_and_start()
+    random.choice(stage.members.processes).end_and_start()
 
 
 def hold_members(stage: ShareStage, random: Random) -> None:
     """Stop one process until its sessions and the locks of its records are over."""
-    with standing_still(random.choice(stage.members.keepers).signal):
-        time.sleep(random.uniform(SESSION_MS / 1000 + 1, LONGEST_HOLD_S))
+    process = random.choice(stage.members.processes)
+    pause_randomly(process.signal, random, SESSION_MS / 1000 + 1, LONGEST_HOLD_S)
 
 
 def move_leaders(stage: ShareStage, random: Random) -> None:

@@ -65,7 +65,7 @@ class ShareMembers {
                 }
             } catch (Throwable error) {
                 error.printStackTrace();
-                Runtime.getRuntime().halt(3);  // the keeper starts it again
+                Runtime.getRuntime().halt(3);  // the test starts it again
             }
         }
 

@@ -1,11 +1,11 @@
-"""The processes of share consumers, and what they say."""
+"""The processes of share consumers, and what they say; what the brokers' share coordinators keep."""
 
 from pathlib import Path
 
 from embedded.jars import jar_paths
 from embedded.java import find_java
-from tests.campaigns.keeper import Keeper
-from tests.harness.java_tools import java_options, java_options_of, log_options
+from tests.campaigns.restarting_process import RestartingProcess
+from tests.harness.java_tools import JavaProgram, java_options, java_options_of, log_options
 from tests.shared.judge import Event
 
 HERE = Path(__file__).parent
@@ -39,8 +39,8 @@ class Members:
         folder.mkdir()
         named = [f"{name}:{mode}" for name, mode in groups.items()]
         arguments = (servers, str(folder), ",".join(topics), *named)
-        self.keepers = [
-            Keeper(
+        self.processes = [
+            RestartingProcess(
                 f"member-{number}",
                 folder,
                 java_command(
@@ -56,12 +56,12 @@ class Members:
         ]
 
     def start(self) -> None:
-        for keeper in self.keepers:
-            keeper.start()
+        for process in self.processes:
+            process.start()
 
     def stop(self) -> None:
-        for keeper in self.keepers:
-            keeper.stop()
+        for process in self.processes:
+            process.stop()
 
     def away(self, group: str) -> Path:
         """While this file is there, the group has no member."""
@@ -70,12 +70,12 @@ class Members:
     def has_left(self, group: str) -> bool:
         """Return True if no process has a member of the group."""
         self.read()
-        return not any(self._live.get((keeper.pid or 0, group), False) for keeper in self.keepers)
+        return not any(self._live.get((process.pid or 0, group), False) for process in self.processes)
 
     def has_joined(self, group: str) -> bool:
         """Return True if each process has a member of the group."""
         self.read()
-        return all(self._live.get((keeper.pid or 0, group), False) for keeper in self.keepers)
+        return all(self._live.get((process.pid or 0, group), False) for process in self.processes)
 
     def read(self) -> list[Event]:
         """Return what they have said since the last call."""
@@ -95,3 +95,19 @@ class Members:
                     fresh.append(Event(int(at_ns), int(path.stem), group, kind, int(number), tuple(words)))
         self.events += fresh
         return fresh
+
+
+class States(JavaProgram):
+    """Reads states as a principal with CLUSTER_ACTION, by Kafka's own classes (`states.java`)."""
+
+    def __init__(self, classes: Path, folder: Path, client_settings: Path) -> None:
+        super().__init__(java_command(classes, "ShareStates", folder / "states.log", str(client_settings)))
+
+    def read(self, group: str, topic_id: str, partition: int) -> tuple[int, int] | None:
+        """Return the state epoch and the start offset, None if the coordinator cannot say now. `topic_id` is
+        Kafka's text of it.
+        """
+        words = self.answer(f"{group} {topic_id} {partition}").split()
+        if not words or words[0] == "retry" or words[2] != "0":
+            return None
+        return int(words[0]), int(words[1])

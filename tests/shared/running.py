@@ -1,6 +1,6 @@
 """The campaign of share groups, of one seed, its table in docs/share-faults.md, and its command line."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -8,19 +8,10 @@ import click
 
 from tests.campaigns.fault import Fault
 from tests.campaigns.playing import command, fault_options, play
-from tests.campaigns.results import Result, by_fault, markdown, median_and_most
-from tests.shared.judge import Wrong
+from tests.campaigns.results import Result, StruckFault, fault_table
+from tests.shared.judge import Violation
 from tests.shared.kinds import ALL, AT_BROKERS, KINDS
 from tests.shared.stage import BROKERS, COORDINATOR, OUTCOMES, PAUSE, PAUSE_S, STUCK, ShareStage
-
-_HEAD = (
-    "fault",
-    "coordinator",
-    "times",
-    *(wrong.value for wrong in Wrong),
-    "goes on after (s)",
-    "longest pause (s)",
-)
 
 
 def campaign(
@@ -43,12 +34,11 @@ def campaign(
 
 def table(results: Sequence[Result]) -> str:
     """Return a row for each fault and coordinator, and below them what was judged."""
-    rows = []
-    for fault, by, struck, wrongs in by_fault(results, KINDS):
-        times = ([it.recovery_s for it in struck], [it.measured[PAUSE] for it in struck])
-        counts = [str(wrongs[wrong.value]) for wrong in Wrong]
-        rows.append((fault, by, str(len(struck)), *counts, *map(median_and_most, times)))
-    return "\n\n".join([markdown(_HEAD, rows, texts=2), *map(_judged, results)])
+    times: Mapping[str, Callable[[StruckFault], float]] = {
+        "goes on after (s)": lambda it: it.recovery_s,
+        "longest pause (s)": lambda it: it.measured[PAUSE],
+    }
+    return "\n\n".join([fault_table(results, KINDS, "coordinator", Violation, times), *map(_judged, results)])
 
 
 def _judged(result: Result) -> str:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from uuid import UUID
 
 from kafka import KafkaAdminClient
@@ -17,7 +18,7 @@ from kafka.errors import KafkaError
 from embedded.jars import jar_paths
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from tests.campaigns.results import Result, Struck
+from tests.campaigns.results import Result, StruckFault
 from tests.campaigns.stage import PREFIX, Stage, one_broker
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.broker_cluster import BrokerCluster
@@ -26,8 +27,7 @@ from tests.harness.recommended_acls import recommended
 from tests.harness.secured_broker import ADMIN, GATEWAY, Allowed, ClusterSecurity, grant, write_properties
 from tests.shared.judge import Era, Event, Place, State, Story, judge, judge_states, pending
 from tests.shared.load import Load
-from tests.shared.members import HERE, Members
-from tests.shared.states import States
+from tests.shared.members import HERE, Members, States
 
 COORDINATOR, BROKERS = "coordinator", "brokers"
 GROUPS = {"shared-explicit": "explicit", "shared-implicit": "implicit"}
@@ -45,12 +45,6 @@ SESSION_MS, LOCK_MS = 10_000, 10_000
 _LOOK_S = 0.2
 # Records of a member that is gone count as delivered.
 _DELIVERIES = 10
-_OF_GROUPS = {
-    "group.share.min.session.timeout.ms": str(SESSION_MS),
-    "group.share.session.timeout.ms": str(SESSION_MS),
-    "group.share.min.heartbeat.interval.ms": "1000",
-    "group.share.heartbeat.interval.ms": "1000",
-}
 _OF_LEADERS = {
     "group.share.min.record.lock.duration.ms": str(LOCK_MS),
     "group.share.record.lock.duration.ms": str(LOCK_MS),
@@ -76,11 +70,19 @@ class ShareStage(Stage):
 
     delay_s = 2.0
     """Anywhere between a delivery and its acknowledgement."""
+    settings = MappingProxyType(
+        {
+            "group.share.min.session.timeout.ms": str(SESSION_MS),
+            "group.share.session.timeout.ms": str(SESSION_MS),
+            "group.share.min.heartbeat.interval.ms": "1000",
+            "group.share.heartbeat.interval.ms": "1000",
+        }
+    )
 
     def __init__(
         self, folder: Path, seed: int, by: str, pause_s: float = PAUSE_S, *, is_sample: bool = False
     ) -> None:
-        overrides = {**_OF_GROUPS, **_OF_LEADERS}
+        overrides = {**self.settings, **_OF_LEADERS}
         if is_sample:
             brokers = one_broker(folder, overrides)
         else:
@@ -117,7 +119,7 @@ class ShareStage(Stage):
             self.folder / "members", classes, str(address), [*PARTITIONS], GROUPS, PROCESSES
         )
         stack.callback(self.members.stop)
-        self.keepers += self.members.keepers
+        self.processes += self.members.processes
         self.members.start()
         self.wait_for_progress()
 
@@ -125,13 +127,10 @@ class ShareStage(Stage):
     def load_so_far(self) -> str:
         return f"after {len(self.producers.written)} records"
 
-    def now(self) -> int:
-        return time.monotonic_ns()
-
-    def begin(self, struck: Struck, random: Random) -> None:
+    def before_fault(self, struck: StruckFault, random: Random) -> None:
         self.note_states()
 
-    def end(self, struck: Struck) -> None:
+    def after_fault(self, struck: StruckFault) -> None:
         struck.measured[PAUSE] = self.longest_pause_s(struck.at)
         self.note_states()
 
@@ -153,10 +152,6 @@ class ShareStage(Stage):
             "states": sum(map(len, self.states.values())),
             STUCK: kinds["stuck"],
         }
-
-    def command(self, *more: str, data: Path | None = None) -> list[str]:
-        settings = [f"-c{name}={value}" for name, value in _OF_GROUPS.items()]
-        return super().command(*settings, *more, data=data)
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:

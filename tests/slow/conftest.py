@@ -12,7 +12,7 @@ __all__ = ["admin", "coordinated", "gateway", "group", "layout", "options", "qui
 
 @pytest.fixture(scope="module")
 def quick_java() -> Iterator[None]:
-    """Yield the JVMs that the commands of a file start do not optimize."""
+    """Start the JVMs of a file's commands without the optimizing compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
         yield

@@ -55,11 +55,11 @@ def rows(result: Result, exit_code: int = 0) -> list[dict[str, Any]]:
 
 
 def said(result: Result, exit_code: int = 0) -> list[str]:
-    """Return the outcome for each group, or why it is refused."""
+    """Return the outcome for each group, or the reason of its refusal."""
     return [row["reason"] or row["outcome"] for row in rows(result, exit_code)]
 
 
-def test_groups_continue_at_the_other_coordinator_and_return(
+def test_adopted_groups_continue_at_the_other_coordinator_and_can_return(
     broker: EmbeddedBroker, gateway: str, topic: str, group_ids: list[str]
 ) -> None:
     """One of the classic and one of the consumer protocol, with the offsets of either coordinator."""

@@ -23,7 +23,7 @@ def moved(case: Case, answer: Answer) -> int:
     return sum(owner.get(p, m) != m for m, partitions in answer.items() for p in partitions)
 
 
-def test_random_assignments_equal_kafkas() -> None:
+def test_our_assignors_equal_kafkas_on_random_groups() -> None:
     cases = list(identical_cases(Random(2), LIVE_OF_EACH))
     assert len(cases) > LIVE_OF_EACH
     for case, line in zip(cases, ask_kafka(cases), strict=True):
@@ -42,7 +42,7 @@ def far_from_rack(case: Case, answer: Answer) -> int:
 
 
 @pytest.mark.parametrize("with_racks", [False, True])
-def test_sticky_is_never_worse_than_kafkas(with_racks: bool) -> None:
+def test_our_sticky_assignor_is_never_worse_than_kafkas(with_racks: bool) -> None:
     """By unevenness, then by partitions far from their member's rack, then by partitions moved.
 
     Members claim nothing twice, so that it is clear what moves, and only topics they subscribe to: Kafka may

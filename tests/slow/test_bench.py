@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from bench.apart import LoadFailed, apart
 from bench.load import kafka_groups
 from bench.load.connection import Connection
 from bench.load.frames import LEAVE
 from bench.load.load_result import LoadResult
 from bench.load.member import HEARTBEAT_INTERVAL_S, LoadGroup
-from bench.load.pipes import at_rates, closed
-from bench.rows.joining import Formed, form
-from bench.rows.passthrough import Limit, Passed, there_and_back
+from bench.load.pipes import run_at_rates, run_closed_loop
+from bench.rows.joining import JoinTimes, form
+from bench.rows.passthrough import ThroughputTurns, TurnLimit, there_and_back
 from bench.rows.settling import PARTITIONS_EACH, PROTOCOLS, settle
 from bench.rows.through_gateway import connected
+from bench.separate_process import LoadFailed, call_in_process
 from bench.systems import prepare
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
@@ -47,13 +47,13 @@ async def loads(address: Address, *, leaves: bool) -> list[LoadResult]:
         await connection.ask(LEAVE, group_id=ids[0], members=leaving)
         connection.close()
     pipes = await connected(address, members, CONNECTIONS)
-    outcomes = [await closed(pipes, 4, 1.0), await at_rates(pipes, [(400, 0.2)])]
+    outcomes = [await run_closed_loop(pipes, 4, 1.0), await run_at_rates(pipes, [(400, 0.2)])]
     for pipe in pipes:
         pipe.close()
     return outcomes
 
 
-def test_heartbeats_and_commits_are_answered_and_counted(address: Address) -> None:
+def test_bench_counts_answered_heartbeats_and_commits(address: Address) -> None:
     closed_loop, open_loop = asyncio.run(loads(address, leaves=False))
     assert closed_loop.responses > 4 * CONNECTIONS
     assert open_loop.responses == pytest.approx(80, abs=1)
@@ -62,7 +62,7 @@ def test_heartbeats_and_commits_are_answered_and_counted(address: Address) -> No
     assert closed_loop.client_cores > 0
 
 
-def test_errors_are_counted_by_their_code(address: Address) -> None:
+def test_bench_counts_errors_by_code(address: Address) -> None:
     closed_loop, open_loop = asyncio.run(loads(address, leaves=True))
     for outcome in (closed_loop, open_loop):
         assert outcome.errors.keys() == {UNKNOWN_MEMBER_ID}
@@ -75,11 +75,11 @@ def nowhere() -> None:
 
 def test_failed_load_fails_the_bench(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(LoadFailed, match="nowhere"):
-        apart(nowhere)
+        call_in_process(nowhere)
     assert "Connect call failed" in capfd.readouterr().err
 
 
-def test_formed_group_is_stable(address: Address) -> None:
+def test_bench_forms_stable_groups(address: Address) -> None:
     async def form_and_look() -> None:
         group = LoadGroup(f"bench-{uuid.uuid4()}")
         members = [await group.add(address) for _ in range(MEMBERS)]
@@ -101,23 +101,23 @@ def describe(address: Address, group_id: str) -> Any:
         return admin.describe_groups([group_id])[group_id]
 
 
-def test_round_waits_for_the_late_member(address: Address) -> None:
-    formed = Formed()
+def test_bench_round_waits_for_the_late_member(address: Address) -> None:
+    formed = JoinTimes()
     asyncio.run(form(address, MEMBERS, formed, one_more=True))
-    assert formed.first_s[0] > 0
+    assert formed.formed_s[0] > 0
     # The last of the members learns of it almost a heartbeat interval later.
     assert formed.one_more_s[0] > HEARTBEAT_INTERVAL_S / 2
 
 
-def test_produced_records_are_consumed(address: Address) -> None:
-    limit, passed = Limit(megabytes=2), Passed()
+def test_bench_consumes_every_record_it_produces(address: Address) -> None:
+    limit, passed = TurnLimit(megabytes=2), ThroughputTurns()
     assert there_and_back(address, limit, passed) == limit.records
     assert passed.produced[0] > 0
     assert passed.consumed[0] > 0
 
 
-def test_added_member_settles_in_each_protocol(broker: EmbeddedBroker, address: Address) -> None:
-    """The measured groups are whole in the end, or this would never end."""
+def test_bench_group_settles_after_a_join_in_each_protocol(broker: EmbeddedBroker, address: Address) -> None:
+    """The measured groups are complete in the end, or this would not return."""
     topic = f"settling-{uuid.uuid4()}"
     create_topic(broker.client_config, topic, MEMBERS * PARTITIONS_EACH, {})
 

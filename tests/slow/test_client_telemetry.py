@@ -1,5 +1,5 @@
-"""Kafka's own consumers and librdkafka's push their metrics to a gateway (KIP-714). One that does not poll
-for longer than max.poll.interval.ms leaves, and `why` says when it polled last.
+"""Kafka's own consumers and librdkafka push their metrics to a gateway (KIP-714). A consumer that does not
+poll for max.poll.interval.ms leaves, and `why` reports its last poll.
 """
 
 import re
@@ -53,7 +53,7 @@ def told_of_polls(options: GatewayOptions, group_id: str) -> Callable[[], bool]:
 
 def said(options: GatewayOptions, group_id: str) -> list[MemberTelemetry]:
     records = read_topic(options.client_config, options.layout.telemetry_topic)
-    found = [decode_telemetry(record.value) for record in records]
+    found = [decode_telemetry(record.value, MemberTelemetry) for record in records]
     return [record for record in found if record is not None and record.group_id == group_id]
 
 

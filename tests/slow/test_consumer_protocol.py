@@ -69,9 +69,8 @@ class Flow:
 
 @dataclass
 class Migration:
-    """A group, its members with those that have left, and the records that came to any of them.
-
-    `joins` starts the member of each place. `assignor` is for the classic protocol.
+    """A group, its present and former members, and the records that any of them received. `joins` starts the
+    member of each position. `assignor` is for the classic protocol.
     """
 
     options: GatewayOptions
@@ -112,7 +111,7 @@ def test_groups_move_to_the_consumer_protocol_and_back(
     """A rolling restart there and another one back, while records flow: an eager group of both libraries, and
     a cooperative one of Kafka's own. `groups describe --state` says how far it is.
 
-    A cooperative group whose leader is librdkafka's cannot move (docs/recovery.md).
+    A cooperative group whose leader is librdkafka's cannot move (docs/consumer-protocol.md).
     """
     with (
         JavaConsumers(gateway, tmp_path) as java,
@@ -179,7 +178,7 @@ Times = list[tuple[float, bool, set[int]]]
 
 
 def assert_one_owner(moves: list[Times]) -> None:
-    """No partition comes to a member before the one that had it gave it up."""
+    """Check that no member gets a partition before its previous owner has revoked it."""
     calls = sorted(
         (at_s, came, partition, member)
         for member, times in enumerate(moves)

@@ -1,4 +1,4 @@
-"""What becomes of committed offsets when their topic is deleted, seen by unmodified clients."""
+"""Committed offsets of deleted topics, as unmodified clients see them."""
 
 import json
 from contextlib import closing
@@ -50,7 +50,7 @@ def test_offsets_of_a_deleted_topic_are_removed(gateway: str, options: GatewayOp
 
 
 def consume_and_leave(gateway: str, group_id: str, topic: str, values: range) -> None:
-    """Produce them, consume them in the group from the beginning of the topic, commit, and leave."""
+    """Produce records, consume them in the group from the topic's beginning, commit, and leave."""
     produce(gateway, topic, values)
     with closing(PythonMember(gateway, group_id, topic)) as member:
         share(member)

@@ -1,5 +1,6 @@
-"""The demo: the whole of it, and a recording of its log, judged by `replay`. `tests.e2e.test_demo` has its
-processes.
+"""The demo: the whole of it, and a recording of its log, judged by `replay`.
+
+`tests.e2e.test_start_failures` has its processes.
 """
 
 import subprocess

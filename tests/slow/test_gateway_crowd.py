@@ -1,4 +1,4 @@
-"""The gateway under a crowd of clients that are silent."""
+"""The gateway with thousands of idle clients."""
 
 import resource
 
@@ -12,7 +12,7 @@ MIB = 1_024 * 1_024
 
 
 @played
-async def test_idle_connections_cost_little(world: GatewayFixture) -> None:
+async def test_thousands_of_idle_connections_use_little_memory(world: GatewayFixture) -> None:
     steady = await world.client()
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     idle: list[RawClient] = [await world.client() for _ in range(CONNECTIONS)]

@@ -1,4 +1,4 @@
-"""Real clients say who they are: each mechanism at one gateway, and client certificates."""
+"""Real clients authenticate: each SASL mechanism at one gateway, and client certificates."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -18,10 +18,9 @@ from gateway.service import serving
 from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember, new_group, share
 from tests.e2e.harness import history_of, wait_until
-from tests.harness.certificates import Authority
+from tests.harness.certificates import Authority, TokenIssuer
 from tests.harness.java_tools import JavaTools
 from tests.harness.sasl import GivenToken
-from tests.harness.tokens import TokenIssuer
 
 pytestmark = pytest.mark.e2e
 
@@ -32,14 +31,14 @@ SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 @dataclass(frozen=True)
 class Identities:
-    """What clients of the gateway show: passwords, tokens and certificates."""
+    """The credentials of the gateway's clients: passwords, tokens and certificates."""
 
     authority: Authority
     issuer: TokenIssuer
     users: Path
 
     def in_python(self, mechanism: str, name: str, password: str = PASSWORD) -> Mapping[str, Any]:
-        """kafka-python's settings."""
+        """Return kafka-python's settings."""
         settings = {"security_protocol": "SASL_SSL", "ssl_cafile": str(self.authority.certificate)}
         if mechanism == "OAUTHBEARER":
             given: dict[str, Any] = {"sasl_oauth_token_provider": GivenToken(self.issuer.token(name))}
@@ -48,7 +47,7 @@ class Identities:
         return {**settings, "sasl_mechanism": mechanism, **given}
 
     def in_confluent(self, mechanism: str, name: str, password: str = PASSWORD) -> Mapping[str, Any]:
-        """librdkafka's settings."""
+        """Return librdkafka's settings."""
         settings = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(self.authority.certificate)}
         given: dict[str, Any] = {"sasl.username": name, "sasl.password": password}
         if mechanism == "OAUTHBEARER":
@@ -77,7 +76,7 @@ def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
 
 @pytest.fixture(scope="module")
 def gateway(options: GatewayOptions, identities: Identities) -> Iterator[str]:
-    """Yield a gateway that offers every mechanism, and sessions that end soon."""
+    """Yield a gateway that offers every mechanism, and whose sessions expire soon."""
     settings = SecuritySettings(
         keystore=identities.authority.issue("gateway").both,
         users=identities.users,
@@ -90,7 +89,7 @@ def gateway(options: GatewayOptions, identities: Identities) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_mechanism_accepts_credentials(
+def test_sasl_mechanism_accepts_valid_credentials(
     gateway: str, identities: Identities, topic: str, mechanism: str
 ) -> None:
     in_python = identities.in_python(mechanism, "ann")
@@ -105,7 +104,7 @@ def test_mechanism_accepts_credentials(
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_mechanism_rejects_invalid_credentials(gateway: str, identities: Identities, mechanism: str) -> None:
+def test_sasl_mechanism_rejects_bad_credentials(gateway: str, identities: Identities, mechanism: str) -> None:
     """A user that does not exist. tests/unit/gateway/test_sasl.py has wrong passwords, by kafka-python."""
     errors: list[str] = []
     wrong = identities.in_confluent(mechanism, "nobody")

@@ -5,9 +5,8 @@ Kafka 4's tools ask for groups of KIP-848 first, and for classic ones when the g
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
@@ -27,9 +26,8 @@ from tests.e2e.gateway_clients import (
     produce,
     share,
 )
-from tests.e2e.harness import create_topic, history_of, wait_until
+from tests.e2e.harness import history_of, wait_until
 from tests.harness.java_tools import ConsoleConsumer, JavaTools
-from tests.harness.kafkas_consumers import JavaConsumerEnded, JavaConsumers, JavaMember
 from tests.harness.kafkas_shares import JavaShares
 
 pytestmark = pytest.mark.e2e
@@ -42,7 +40,7 @@ AnyMember = Member | ConsoleConsumer
 
 @dataclass(frozen=True)
 class ToolsGroup:
-    """A group and its topic, seen from both sides: by Kafka's tools, and by asking the coordinator itself."""
+    """A group and its topic, as Kafka's tools show them, and as the coordinator itself describes them."""
 
     group_id: str
     topic: str
@@ -51,7 +49,7 @@ class ToolsGroup:
     coordinator: GroupRequests
 
     def tool(self, *arguments: str) -> str:
-        """Return what `kafka-consumer-groups` says of this group."""
+        """Return the output of `kafka-consumer-groups` about this group."""
         return self.jvm.groups(*arguments, "--group", self.group_id)
 
     def console_consumer(self, **settings: str) -> AbstractContextManager[ConsoleConsumer]:
@@ -63,12 +61,12 @@ class ToolsGroup:
         return found
 
     def offsets(self) -> dict[int, int]:
-        """Return what is committed, by partition."""
+        """Return the committed offsets by partition."""
         _, fetched = self.coordinator.describe({self.group_id: None}, with_offsets=True)
         return {partition.partition: it.offset for partition, it in fetched[self.group_id].committed.items()}
 
     def members(self) -> list[list[str]]:
-        """Return what `kafka-consumer-groups` says of each member, with epochs and assignments."""
+        """Return each member as `kafka-consumer-groups` shows it, with epochs and assignments."""
         printed = self.tool("--describe", "--members", "--verbose")
         return rows(printed) if "CONSUMER-ID" in printed else []
 
@@ -77,7 +75,7 @@ class ToolsGroup:
         return [cells[4] for cells in self.members()] == [str(PARTITIONS // members)] * members
 
     def wait_until(self, state: str, members: int) -> None:
-        """Wait until the coordinator says so."""
+        """Wait until the coordinator shows this state."""
 
         def is_so() -> bool:
             described = self.described()
@@ -93,14 +91,14 @@ def tools(gateway: str, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
 
 @pytest.fixture(scope="module")
 def jvm(gateway: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaShares]:
-    """Runs the tools that end by themselves: a JVM for each of them would take most of the time."""
+    """Yield one JVM for the tools that end by themselves: a JVM for each would take most of the time."""
     with JavaShares(gateway, tmp_path_factory.mktemp("jvm")) as jvm:
         yield jvm
 
 
 @pytest.fixture(scope="module")
 def coordinator(options: GatewayOptions) -> Iterator[GroupRequests]:
-    """Asks the coordinator itself, past the gateway."""
+    """Yield a client of the coordinator that does not use the gateway."""
     with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
         yield GroupRequests(client)
 
@@ -124,7 +122,7 @@ def member(gateway: str, group: ToolsGroup) -> Iterator[PythonMember]:
 
 
 def rows(printed: str) -> list[list[str]]:
-    """Return the cells of a table's rows; none of them may have blanks."""
+    """Return the cells of a table's rows, none of which may contain blanks."""
     lines = [line.split() for line in printed.splitlines() if line]
     (head,) = [number for number, cells in enumerate(lines) if cells[0] in ("GROUP", "TOPIC")]
     return lines[head + 1 :]
@@ -200,7 +198,7 @@ def assert_offsets_are_reset(group: ToolsGroup) -> None:
     assert group.offsets() == {0: EACH - 3, 1: EACH - 3, 2: EACH, 3: EACH}
 
 
-def test_three_libraries_share_a_group(options: GatewayOptions, gateway: str, group: ToolsGroup) -> None:
+def test_three_libraries_share_one_group(options: GatewayOptions, gateway: str, group: ToolsGroup) -> None:
     with ExitStack() as stack:
         settings = {"session_timeout_ms": str(JAVA_SESSION_MS), "heartbeat_interval_ms": "1000"}
         in_java = stack.enter_context(group.console_consumer(**settings))
@@ -234,29 +232,26 @@ def test_three_libraries_share_a_group(options: GatewayOptions, gateway: str, gr
 
 
 def test_the_configs_tool_shows_and_changes_the_settings_of_a_group(jvm: JavaShares) -> None:
-    """Also of a group that is not there yet."""
+    """The group may not exist yet."""
     group_id, setting = new_group(), "consumer.heartbeat.interval.ms=7000"
     jvm.configure(group_id, setting)
     shown = jvm.configs("--entity-type", "groups", "--describe")
     assert f"Dynamic configs for group {group_id} are:\n  {setting} sensitive=false" in shown
 
 
-def test_java_consumers_share_rejoin_and_resolve_patterns(
-    options: GatewayOptions, gateway: str, group: ToolsGroup, tmp_path: Path
+def test_java_consumers_share_and_resolve_patterns(
+    options: GatewayOptions, gateway: str, group: ToolsGroup
 ) -> None:
     """Two consumers share the topic, and the groups tool shows their epochs and targets. One is killed and
     the other one has all. When that one has left, the tool resets the offsets and deletes the group.
 
-    The killed consumer subscribes by a pattern that Java resolves. While its session lasts, a static member
-    of another group comes back.
+    The killed consumer subscribes by a pattern that Java resolves.
     """
     group_id, topic = group.group_id, group.topic
     with (
-        JavaConsumers(gateway, tmp_path) as java,
         group.console_consumer(group_protocol="consumer") as one,
         group.tools.console_consumer(group_id, f"^{topic}.*", group_protocol="consumer") as two,
     ):
-        static = StaticMembers(options, replace(group, group_id=new_group()), java)
         wait_until(lambda: group.is_shared(2), "two consumers with a half each")
         ((name, _, _, assignor, state, *_, members),) = rows(group.tool("--describe", "--state", "--verbose"))
         assert (name, assignor, state, members) == (group_id, "uniform", "Stable", "2")
@@ -265,7 +260,6 @@ def test_java_consumers_share_rejoin_and_resolve_patterns(
         assert [cells[6] for cells in described] == [cells[8] for cells in described]
         assert [group_id, "Stable"] in rows(group.jvm.groups("--list", "--state"))
         two.kill()
-        static.come_back()
         wait_until(lambda: group.is_shared(1), "the partitions of the killed consumer")
         later = range(1_000, 1_000 + RECORDS)
         produce(gateway, topic, later)
@@ -281,57 +275,9 @@ def test_java_consumers_share_rejoin_and_resolve_patterns(
     assert ["session" in reason for reason in removed] == [True, False]
 
 
-class StaticMembers:
-    """Two static members of a group that subscribe by a pattern, which the coordinator resolves."""
-
-    def __init__(self, options: GatewayOptions, group: ToolsGroup, java: JavaConsumers) -> None:
-        self._options, self._group, self._java = options, group, java
-        self._pattern = f"^{group.topic}.*"
-        self.one, self.two = self._join("one"), self._join("two")
-
-    def come_back(self) -> None:
-        """Check that a static member that returns in time keeps its partitions, unnoticed by others, and that
-        a matching topic that is created later is assigned, too.
-        """
-        share(self.one, self.two)
-        self._assert_pattern_is_known()
-        held, noticed = self.one.partitions(), self._noticed()
-        self.one.close()
-        again = self._join("one")
-        wait_until(lambda: again.partitions() == held, "the same partitions after the restart")
-        duplicate = self._join("one")
-        with pytest.raises(JavaConsumerEnded, match="UnreleasedInstanceIdException"):
-            wait_until(duplicate.notice_errors, "the error of the second one with this instance id")
-        assert (again.partitions(), self._noticed()) == (held, noticed)
-        later = f"{self._group.topic}-later"
-        for name in (f"other-{self._group.topic}", later):
-            create_topic(self._options.client_config, name, PARTITIONS, {})
-        wait_until(
-            lambda: later in again.topics() & self.two.topics(), "partitions of the later topic for both"
-        )
-        assert again.topics() | self.two.topics() == {self._group.topic, later}
-
-    def _join(self, instance_id: str) -> JavaMember:
-        group_id = self._group.group_id
-        return self._java.join(group_id, self._pattern, is_of_consumer_protocol=True, instance_id=instance_id)
-
-    def _assert_pattern_is_known(self) -> None:
-        (described,) = self._group.coordinator.describe({self._group.group_id: None})[0].values()
-        assert isinstance(described, GroupSnapshot)
-        assert {
-            (m.group_instance_id, m.consumer and m.consumer.subscribed_topic_regex) for m in described.members
-        } == {("one", self._pattern), ("two", self._pattern)}
-
-    def _noticed(self) -> tuple[list[set[int]], int]:
-        """Return the partitions that came to or went from the second one, and the number of epochs."""
-        history = history_of(self._options.client_config, self._options.layout, self._group.group_id)
-        epochs = [entry for entry in history if entry.type == EntryType.GROUP_EPOCH_BUMPED]
-        return [moved for _, _, moved in self.two.moves.times if moved], len(epochs)
-
-
 def poll_all(expected: range, *members: AnyMember) -> list[list[int]]:
-    """Poll until each of these records has come to a member: what came to each, in order. After a rebalance
-    records may come again.
+    """Poll until a member has received each of these records. Return the records of each member, in order.
+    After a rebalance, records may be received again.
     """
     taken: list[list[int]] = [[] for _ in members]
 

@@ -68,7 +68,7 @@ def test_a_rolling_restart_of_two_gateways_loses_no_record_and_no_member(
 
 
 def consume_more(broker: EmbeddedBroker, topic: str, members: Sequence[Member], sent: int) -> int:
-    """Produce the next records, which the members get once each. Return how many there are now."""
+    """Produce the next records, which the members receive once each. Return the total number."""
     produce(broker.bootstrap_servers, topic, range(sent, sent + RECORDS))
     assert consume(RECORDS, *members, since=sent) == list(range(sent, sent + RECORDS))
     for member in members:
@@ -116,7 +116,7 @@ def test_clients_over_their_quota_are_throttled_and_stay_connected(
 
 
 def throttle_time_ms(member: PythonMember) -> float:
-    """Return the greatest that a broker told it."""
+    """Return the greatest throttle time that a broker reported to the client."""
     metrics: dict[str, dict[str, float]] = member.do(member.consumer.metrics)
     return max(
         (value for group in metrics.values() for name, value in group.items() if name == "throttle-time-max"),

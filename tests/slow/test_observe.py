@@ -1,4 +1,5 @@
-"""`observe` beside a real broker: a rebalance that waits for a member, and commands and messages about it.
+"""`observe` beside a real broker: a rebalance that waits for a member while the observer is killed, commands
+and messages about it, and the same group in the files of another observer.
 `tests/slow/test_observed.py` judges reports on groups of each type.
 """
 
@@ -7,7 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +22,13 @@ from cli.groups import groups
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
 from kafka_why.cli.why import why
+from kafka_why.connections import kafka_clients
+from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.subscriptions import decode_assignment
 from kafka_why.local_files import ServiceFolder
+from kafka_why.why.history import HistoryUnavailable, read_folder
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import analyze
 from streaming.observing.service import Observer, ObserverOptions
@@ -39,7 +43,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_form, pytest.mark.usefixtures("qu
 Holdings = dict[str, set[int]]
 """The partitions that members have, by their client ids."""
 
-ABORTED, COMMITTED = 9, 5
+ABORTED, COMMITTED, MISSED = 9, 5, 7
 # So long a rebalance waits for a member that does not poll.
 STUCK_MS = 12_000
 # What is measured here and at the broker differs by less.
@@ -48,14 +52,12 @@ CLOCK_MS = 500
 
 @dataclass
 class Observing:
-    """An observer of the broker, which can be started again. With `output_dir` it writes files there."""
+    """An observer of the broker, which can be started again."""
 
     broker: EmbeddedBroker
     children: Children
     folder: Path
     prefix: str
-    poll_interval_ms: int = 1_000
-    output_dir: Path | None = None
     starts: int = 0
     child: Child | None = None
 
@@ -63,40 +65,20 @@ class Observing:
     def layout(self) -> TopicLayout:
         return TopicLayout.observed(self.prefix, 1)
 
-    @property
-    def state(self) -> Path:
-        """The folder with its checkpoint and its status."""
-        return self.folder / "data" / "observer"
-
-    def start(self) -> None:
-        self.begin()
-        self.running.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
-
-    def begin(self) -> None:
-        """Start it, and do not wait until it is ready."""
+    def start(self, *options: str, data: str = "data") -> None:
+        """Start it, and wait until it is ready."""
         self.starts += 1
-        to_files = () if self.output_dir is None else ("--output-dir", str(self.output_dir))
         self.child = self.children.start(
             f"observe-{self.starts}",
-            "observe",
-            "--bootstrap-servers",
-            self.broker.client_config.bootstrap_servers,
-            "--data-dir",
-            str(self.folder / "data"),
-            "--prefix",
-            self.prefix,
-            "--batch-interval-ms",
-            "200",
-            "--poll-interval-ms",
-            str(self.poll_interval_ms),
-            *to_files,
+            *("observe", "--bootstrap-servers", self.broker.client_config.bootstrap_servers),
+            *("--data-dir", str(self.folder / data), "--batch-interval-ms", "200"),
+            *(options or ("--prefix", self.prefix, "--poll-interval-ms", "1000")),
         )
+        self.child.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
 
-    @property
-    def running(self) -> Child:
-        """Its process."""
+    def kill(self) -> None:
         assert self.child is not None
-        return self.child
+        self.child.kill()
 
     def notify(self, webhook: Webhook) -> Child:
         """Start `notify` about the observed groups."""
@@ -109,7 +91,12 @@ class Observing:
         return child
 
     def history(self, group_id: str) -> list[HistoryEntry]:
-        return history_of(self.broker.client_config, self.layout, group_id, settled=False)
+        """Return the entries as a reader of the topic uses them: each once, with none missing."""
+        reader, servers = HistoryReader(from_start=True), self.broker.client_config
+        entries = history_of(servers, self.layout, group_id, settled=False)
+        found = [entry for entry in entries if reader.is_new(entry)]
+        assert reader.gaps == {}
+        return found
 
     def offsets(self, group_id: str) -> list[int | None]:
         """Return what was written of the offset of partition 0, None for a tombstone."""
@@ -142,8 +129,8 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
         yield webhook
 
 
-def test_rebalance_is_shown_while_running_and_reported_when_it_ends(
-    observing: Observing, webhook: Webhook, topic: str
+def test_observer_shows_a_running_rebalance_and_reports_its_end(
+    observing: Observing, webhook: Webhook, topic: str, tmp_path: Path
 ) -> None:
     servers = observing.broker.client_config.bootstrap_servers
     waiting, exact = f"waiting-{uuid.uuid4()}", f"exact-{uuid.uuid4()}"
@@ -154,15 +141,52 @@ def test_rebalance_is_shown_while_running_and_reported_when_it_ends(
     notify = observing.notify(webhook)
     one_is_waited_for(observing, topic, waiting)
     observing.await_holdings(waiting, {})
+    told = entries_without_polls(observing.history(waiting))
     another_observer_is_refused(observing)
     told_unasked(observing, webhook, notify, waiting)
     offsets = [offset for offset in observing.offsets(exact) if offset is not None]
     assert ABORTED not in offsets
     assert offsets[-1] == COMMITTED
+    observing.kill()
+    files = tmp_path / "files"
+    prefix = str(uuid.uuid4())
+    observing.start("--output-dir", str(files), "--prefix", prefix, data="of-files")
+    wait_until(
+        lambda: entries_without_polls(entries_in(files, waiting)) == told,
+        "the same entries in files",
+        START_TIMEOUT_S,
+    )
+    with closing(kafka_clients.admin(observing.broker.client_config)) as admin:
+        assert not [name for name in admin.list_topics() if name.startswith(prefix)]
+
+
+def entries_in(folder: Path, group_id: str) -> list[HistoryEntry]:
+    """Return the entries of a group in an observer's files so far."""
+    with suppress(HistoryUnavailable):
+        return [it for it in read_folder(folder, group_id).entries if isinstance(it, HistoryEntry)]
+    return []
+
+
+def entries_without_polls(history: list[HistoryEntry]) -> list[dict[str, object]]:
+    """Return the parts of the entries that two observers read from the same log. Only polls show the start of
+    a rebalance while it lasts, and brokers delete a group without members and offsets every ten minutes.
+    """
+    unlike = (EntryType.PREPARING_REBALANCE, EntryType.GROUP_DELETED)
+    return [
+        {
+            "type": entry.type,
+            "record": entry.incarnation.partition("@")[0],  # the observer's id is behind it
+            "generation": entry.generation,
+            "member_id": entry.member_id,
+            "assignments": entry.assignments,
+        }
+        for entry in history
+        if entry.type not in unlike
+    ]
 
 
 def holdings_in(history: list[HistoryEntry]) -> list[Holdings]:
-    """Return what the members had, by client id, each time when the group became Stable or Empty."""
+    """Return the members' partitions by client id, each time when the group became Stable or Empty."""
     clients: dict[str | None, str] = {}
     held: Holdings = {}
     found = []
@@ -196,8 +220,13 @@ def commit_in_transactions(servers: str, group_id: str, topic: str) -> None:
     consumer.close()
 
 
+def commit(servers: str, group_id: str, topic: str, offset: int) -> None:
+    with closing(Consumer({"bootstrap.servers": servers, "group.id": group_id})) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+
+
 def another_observer_is_refused(observing: Observing) -> None:
-    """With another folder it would write everything once more."""
+    """Check the refusal. With another folder, the observer would write everything a second time."""
     another = ObserverOptions(observing.broker.client_config, observing.folder / "other", observing.layout)
     observer = Observer(another)
     with pytest.raises(TopicsError, match=r"another observer writes .*a new folder.* --prefix"):
@@ -206,7 +235,7 @@ def another_observer_is_refused(observing: Observing) -> None:
 
 
 def told_unasked(observing: Observing, webhook: Webhook, notify: Child, group_id: str) -> None:
-    """Each rebalance is one message. No alarm is sent, and only topics that are there are read."""
+    """Check that each rebalance is one message, no alarm is sent, and only existing topics are read."""
     due = [(r.began_ms, r.ended_ms) for r in analyze(observing.history(group_id)).rebalances]
     assert due
 
@@ -221,10 +250,10 @@ def told_unasked(observing: Observing, webhook: Webhook, notify: Child, group_id
 
 
 def one_is_waited_for(observing: Observing, topic: str, group_id: str) -> None:
-    """A member stops to poll, and another one joins: the rebalance is shown while it lasts, with its
-    beginning, and afterwards with the member that the others waited for.
+    """Let a member stop polling, and another join. The rebalance is shown with its start while it lasts, and
+    afterwards with the awaited member, although the observer is killed.
     """
-    servers = observing.broker.client_config.bootstrap_servers
+    servers, missed = observing.broker.client_config.bootstrap_servers, f"missed-{uuid.uuid4()}"
     limits = {"session.timeout.ms": 6_000, "max.poll.interval.ms": STUCK_MS}
     stuck = KafkaConsumer(
         topic,
@@ -248,6 +277,14 @@ def one_is_waited_for(observing: Observing, topic: str, group_id: str) -> None:
         s2 = ConfluentMember(servers, group_id, topic, settings={"client.id": "s2", **limits})
         with closing(s2):
             wait_until(lambda: is_rebalancing(observing.history(group_id)), "shown while it lasts")
+            observing.kill()
+            commit(servers, missed, topic, MISSED)
+            observing.start()
+            wait_until(
+                lambda: observing.offsets(missed) == [MISSED],
+                "a commit while nobody observed",
+                START_TIMEOUT_S,
+            )
             share(s2)
             observing.await_holdings(group_id, {"s2": s2.partitions()})
             describe_what_is_there(observing, group_id, topic)
@@ -266,12 +303,12 @@ def one_is_waited_for(observing: Observing, topic: str, group_id: str) -> None:
 
 
 def is_rebalancing(history: list[HistoryEntry]) -> bool:
-    """Return True if the last entry is the beginning of a rebalance that was seen."""
+    """Return True if the last entry is the start of a rebalance that a poll has seen."""
     return history[-1].type is EntryType.PREPARING_REBALANCE and history[-1].within_ms is not None
 
 
 def describe_what_is_there(observing: Observing, group_id: str, topic: str) -> None:
-    """The commands that read work as for the coordinator's own groups. Those that change a group refuse."""
+    """Check that read commands work as for the coordinator's own groups, and that others refuse."""
     listed = observing.ask(groups, "list", "--state")
     assert (group_id, "Stable") in {tuple(line.split()) for line in listed.splitlines()}
     members = observing.ask(groups, "describe", "--members", "--verbose", group_id)

@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.harness.shared import Services
-from tests.observed.applications import CONNECT, ConnectPlay, StreamsPlay
-from tests.observed.described import SharePlay, StreamsEpochsPlay
+from tests.observed.applications import (
+    CONNECT,
+    ConnectPlay,
+    SharePlay,
+    StreamsEpochsPlay,
+    StreamsPlay,
+)
 from tests.observed.lines import Source
 from tests.observed.member import SHARE, STREAMS, STREAMS_EPOCHS
 from tests.observed.running import Result, campaign, exact_reasons

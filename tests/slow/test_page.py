@@ -1,4 +1,4 @@
-"""The page in a real browser, of real consumers of which one is killed."""
+"""The page in a real browser, with real consumers, one of which is killed."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def in_json(page: str, path: str, **parameters: str) -> dict[str, Any]:
 
 
 def rebalances_of(page: str, group_id: str) -> list[dict[str, Any]]:
-    """Return the rebalances that the page has of a group, none if it does not know the group yet."""
+    """Return the rebalances that the page shows for a group, or none if it does not have the group yet."""
     try:
         rebalances: list[dict[str, Any]] = in_json(page, "group", id=group_id).get("rebalances", [])
     except HTTPError as error:
@@ -123,25 +123,25 @@ def rebalances_of(page: str, group_id: str) -> list[dict[str, Any]]:
 
 
 def says(driver: Chrome, text: str) -> bool:
-    """Looks at one moment: an element that is found is replaced when something has changed."""
+    """Return True if the text is there at this moment: changes replace elements."""
     return text in driver.execute_script("return document.getElementById('main').innerText")
 
 
 def text_of(driver: Chrome, selector: str) -> str:
-    """Return the text of the first such element, "" if there is none. It looks at one moment, too."""
+    """Return the text of the first such element at this moment, or "" if there is none."""
     script = "return document.querySelector(arguments[0])?.innerText ?? ''"
     return str(driver.execute_script(script, selector))
 
 
 def cells_of(driver: Chrome, selector: str) -> list[str]:
-    """Return the texts of the cells of the first such row, likewise."""
+    """Return the texts of the cells of the first such row at this moment."""
     script = "return [...document.querySelector(arguments[0]).cells].map((cell) => cell.innerText.trim())"
     cells: list[str] = driver.execute_script(script, selector)
     return cells
 
 
 def clicks(driver: Chrome, text: str) -> bool:
-    """Click the link with this text. False if there is none at this moment."""
+    """Click the link with this text. Return False if there is none at this moment."""
     script = (
         "const link = [...document.links].find((one) => one.innerText.trim() === arguments[0]);"
         "link?.click(); return Boolean(link);"
@@ -159,10 +159,10 @@ def picture(driver: Chrome, name: str) -> None:
 
 
 @in_browser
-def test_killed_consumer_is_named_live_with_its_reason_two_clicks_away(
+def test_page_names_a_killed_consumer_and_its_reason_without_a_reload(
     page: str, gateway: str, topic: str, driver: Chrome
 ) -> None:
-    """The page shows it without being loaded again: it is the same document from the start to the end."""
+    """The document stays the same from start to end."""
     group_id = new_group()
     produce(gateway, topic, range(PARTITIONS))
     with ExitStack() as stack:
@@ -256,10 +256,10 @@ def test_page_without_metrics_infers_a_coordinator(broker: EmbeddedBroker, layou
 
 
 @in_browser
-def test_what_clients_send_is_shown_and_never_run(
+def test_page_shows_client_text_and_never_executes_it(
     page: str, gateway: str, topic: str, driver: Chrome, broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
-    """In names of groups, client ids and addresses, on all pages and in the pictures; in what was refused."""
+    """Group names, client ids, addresses and refused records are hostile on all pages and pictures."""
     send_hostile(broker, layout, rocketmq := new_group())
     group_id = f"{new_group()}{HOSTILE}"
     settings = {"client.id": HOSTILE}
@@ -297,7 +297,7 @@ def test_what_clients_send_is_shown_and_never_run(
 
 
 def send_hostile(broker: EmbeddedBroker, layout: TopicLayout, group_id: str) -> None:
-    """A client of RocketMQ's with a hostile name joins a group, and a record that is refused says more."""
+    """Let a RocketMQ client with a hostile name join a group, and send a hostile record that is refused."""
     with CoordinatorClient(broker.client_config, layout, client_id=HOSTILE) as client:
         request = RegisterConsumer(
             group_id=group_id,

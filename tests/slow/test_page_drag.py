@@ -15,8 +15,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bench.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
-from bench.page_browser import drag, opened
-from bench.page_cost import BEGIN_MS, bench_of
+from bench.page_browser import drag, open_page
+from bench.page_cost import BEGIN_MS, page_of
 from bench.page_history import GROUP_ID
 from bench.page_records import small_group
 from kafka_why.page.security import Access
@@ -54,7 +54,7 @@ class Held:
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Held, str]]:
     """Yield the page of a group with 80 rebalances, and its address."""
-    bench = bench_of(small_group(RESTARTS, BEGIN_MS))
+    bench = page_of(small_group(RESTARTS, BEGIN_MS))
     bench.get("/api/group", id=GROUP_ID)  # its whole history is read
     with listening_at("127.0.0.1", 0) as listening:
         held = Held(bench.serve(Access(names_of(listening))))
@@ -91,9 +91,9 @@ def places(driver: Chrome) -> dict[str, float]:
     return {text: begin for text, begin in found if 0 < begin < 1}
 
 
-def test_drag_changes_the_picture_and_address_at_once(served: tuple[Held, str], driver: Chrome) -> None:
+def test_drag_changes_the_timeline_and_the_url_at_once(served: tuple[Held, str], driver: Chrome) -> None:
     held, url = served
-    opened(driver, url)
+    open_page(driver, url)
     with held.holding():
         found = drag(driver, 0.25, 0.75)
         before, quarter_ms = found.before_ms, (found.before_ms[1] - found.before_ms[0]) / 4
@@ -109,10 +109,10 @@ def test_drag_changes_the_picture_and_address_at_once(served: tuple[Held, str], 
     assert errors_of(driver) == []
 
 
-def test_stretched_picture_equals_the_servers(served: tuple[Held, str], driver: Chrome) -> None:
+def test_stretched_timeline_equals_the_one_of_the_server(served: tuple[Held, str], driver: Chrome) -> None:
     """Also after a second drag while the first is not answered. Labels of lanes stay."""
     held, url = served
-    opened(driver, url)
+    open_page(driver, url)
     label = "return document.querySelector('svg.timeline .lane').getBoundingClientRect().left"
     label_px = driver.execute_script(label)
     with held.holding():
@@ -127,9 +127,9 @@ def test_stretched_picture_equals_the_servers(served: tuple[Held, str], driver: 
     assert stretched == pytest.approx(exact, abs=0.003)
 
 
-def test_keys_zoom_and_move_at_once_and_back_returns(served: tuple[Held, str], driver: Chrome) -> None:
+def test_timeline_keys_zoom_and_move_and_back_returns(served: tuple[Held, str], driver: Chrome) -> None:
     held, url = served
-    opened(driver, url)
+    open_page(driver, url)
     from_ms, to_ms = shown(driver)
     width_ms = to_ms - from_ms
     with held.holding():
@@ -146,9 +146,9 @@ def test_keys_zoom_and_move_at_once_and_back_returns(served: tuple[Held, str], d
     assert errors_of(driver) == []
 
 
-def test_drag_between_rebalances_zooms_and_follows_no_link(served: tuple[Held, str], driver: Chrome) -> None:
+def test_drag_between_rebalance_links_only_zooms(served: tuple[Held, str], driver: Chrome) -> None:
     _, url = served
-    opened(driver, url)
+    open_page(driver, url)
     drag(driver, 0.4, 0.5)
     wait_until(lambda: is_exact(driver), "the server's picture")
     begin, end = driver.execute_script(

@@ -29,7 +29,7 @@ def hex_of(text: str) -> str:
     return text.encode().hex() or "-"
 
 
-def test_java_gives_the_principals_of_the_cases() -> None:
+def test_certificate_principals_equal_those_of_java() -> None:
     rules = [f"rule {hex_of(rules)} {hex_of(name)}" for rules, name, _ in CASES]
     subjects = [x509.load_der_x509_csr(request_of(attributes)).subject for attributes, _ in NAMES]
     names = [f"name {subject.public_bytes().hex()}" for subject in subjects]

@@ -1,5 +1,5 @@
-"""`group-coordinator run` and `state` as a user runs them: the life of a data folder. Members notice nothing,
-and no request gets two different answers.
+"""`group-coordinator run` and `state` as a user runs them: the life of a data folder. Members are not
+disturbed, and no request gets two different answers.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import layout_on
 from state.kafka.classic_group import ClassicGroup
+from streaming.query.session import WORKER_DAEMON
 from streaming.service.status import read_status
 from tests.e2e.harness import (
     QUICK_JAVA,
@@ -51,6 +52,7 @@ from tests.e2e.listening import (
     OTHER_LOOPBACK,
     addresses_of_this_machine,
     connects,
+    links_of,
     listening_at,
     port_of,
 )
@@ -159,7 +161,7 @@ def fetched(url: str) -> Any:
 
 
 def check_second_is_refused(tmp_path: Path, arguments: tuple[str, ...], pid: int) -> None:
-    """By the owner's name, and before it starts anything."""
+    """Check that a second run is refused with the owner's name, before it starts anything."""
     with run(tmp_path, *arguments) as second:
         assert second.end() == (1, "")
         assert "starting a Kafka broker" not in second.stderr
@@ -193,7 +195,7 @@ def check_backup(data: Path, backup: Path) -> None:
     """Check that a state that is read while the coordinator runs has what was committed."""
     said = state("backup", backup, "--data-dir", data)
     export = ExportFile(backup)
-    assert f"wrote {export.group_count} groups" in said
+    assert f"wrote {export.line_count} groups" in said
     found: dict[str, int] = {}
     for one in export.groups():
         group = decode_group(one.group_id, StoredGroup(one.version, None, one.group))
@@ -221,20 +223,12 @@ def kill_and_start(first: Run, start: Callable[[], Run], lock: Path) -> Run:
 
 
 def check_waits(waiting: Run, lock: Path, holder: int) -> None:
-    """Check that it has come to the lock, and has not got it."""
-    wait_until(lambda: str(lock) in open_files(waiting.pid), "its coming to the lock", START_TIMEOUT_S)
+    """Check that the run waits for the lock."""
+    wait_until(lambda: str(lock) in links_of(waiting.pid), "its coming to the lock", START_TIMEOUT_S)
     for _ in range(20):  # it tries every 50 ms
         assert json.loads(lock.read_text())["pid"] == holder
         assert children_running(waiting.pid, SPARK) == []
         time.sleep(0.05)
-
-
-def open_files(pid: int) -> list[str]:
-    found = []
-    for link in Path(f"/proc/{pid}/fd").glob("*"):
-        with suppress(OSError):
-            found.append(str(link.readlink()))
-    return found
 
 
 def open_to_others(tmp_path: Path) -> tuple[str, ...]:
@@ -273,14 +267,14 @@ def check_topic_is_made_by_writing(gateway: str) -> None:
 
 
 def listening_ms(process: Run) -> float:
-    """Return the time at which its gateway began to listen, by its log, because a poll may come late."""
+    """Return when its gateway began to listen, from its log, because a poll may be late."""
     entries = [json.loads(line) for line in process.stderr.splitlines() if line.startswith("{")]
     first = next(entry for entry in entries if entry["event"] == "listening")
     return datetime.fromisoformat(first["timestamp"]).timestamp() * 1000
 
 
 def check_is_as_it_was(client: CoordinatorClient, members: dict[str, Member]) -> None:
-    """Members have their ids and generations, groups their offsets."""
+    """Check that members have their ids and generations, and groups their offsets."""
     for group_id, member in members.items():
         assert Member(client, group_id, member.member_id).heartbeat(1) is ErrorCode.NONE
         fetch = OffsetFetch(**client.header(group_id, 7))
@@ -298,9 +292,9 @@ def requests_answered_differently(client_config: ClientConfig) -> list[str]:
 
 
 def check_interrupt(running: Run) -> None:
-    """Ctrl-C ends it in order, and nothing of it stays."""
+    """Check that Ctrl-C ends the run gracefully, and leaves no process."""
     with descendants(running.pid) as left:
-        assert all(left.has(part) for part in (BROKER, SPARK, "pyspark.daemon"))
+        assert all(left.has(part) for part in (BROKER, SPARK, WORKER_DAEMON))
         assert any(BROKER in command and QUICK_JAVA not in command for command in left.running())
         running.interrupt()
         assert running.end() == (0, "")

@@ -152,7 +152,7 @@ def test_no_secret_is_shown_or_stored(secured: Secured) -> None:
         "pages": [*secrets.pages(ready["ui"]), *secrets.page(ready["metrics"])],
         "files": [found for found in secrets.files(secured.folder) if not found[0].startswith(own)],
         "processes": list(secrets.command_lines(secured.coordinated.pid)),
-        "topics": list(secrets.topics(secured.client_config, layout.topics)),
+        "topics": list(secrets.topic_records(secured.client_config, layout.topics)),
     }
     password = secured.security.users[COORDINATOR]
     for kind, places in looked_at.items():

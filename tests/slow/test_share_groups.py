@@ -46,7 +46,7 @@ def servers(options: GatewayOptions) -> Iterator[str]:
 
 
 def accepted(member: ShareMember) -> set[int]:
-    """Return what a member that gives each record back once had again, and then accepted."""
+    """Return the records that a member received again after it had released each once, and then accepted."""
     return {value for value, deliveries in member.deliveries.items() if max(deliveries) > 1}
 
 
@@ -63,7 +63,7 @@ def lags(shares: JavaShares, group_id: str) -> dict[int, str]:
     return {int(line[2]): line[4] for line in lines}
 
 
-def test_kafkas_share_consumers_and_tools_work(servers: str, topic: str, tmp_path: Path) -> None:
+def test_kafkas_share_consumers_and_share_group_tools_work(servers: str, topic: str, tmp_path: Path) -> None:
     """Consumers of Kafka 4.4 and 4.3 share the records, and one that a member gives back comes again. The
     setting of the group reaches the leaders: without it the group would begin at the end of the topic. All
     verbs of `kafka-share-groups` work.
@@ -123,7 +123,7 @@ def acl(kind: str, name: str, *operations: str) -> str:
     )
 
 
-def test_a_user_needs_rights_to_be_a_member_and_to_change_offsets(
+def test_share_group_membership_and_offset_changes_need_acls(
     options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
     """Rows SA1 to SA4, with the coordinator's groups: what a user has no right to ends its consumer, or is

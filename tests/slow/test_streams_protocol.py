@@ -8,49 +8,27 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from embedded.broker import EmbeddedBroker
-from gateway.net.server import GatewayOptions
-from gateway.service import serving
-from gateway.upstream.connections import Address
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from streaming.service.starts import Options
-from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, new_layout, wait_until
+from kafka_why.contract.layout import TopicLayout
+from tests.campaigns.reading import read
+from tests.e2e.harness import create_topic, history_of, wait_until
 from tests.harness.kafkas_word_count import JavaWordCounts, WordCountInstance
 from tests.harness.ports import free_port
 
 pytestmark = pytest.mark.e2e
 
-# Kafka's defaults take some seconds for each step.
-QUICK = {
-    "group.streams.min.session.timeout.ms": "2000",
-    "group.streams.session.timeout.ms": "10000",
-    "group.streams.min.heartbeat.interval.ms": "500",
-    "group.streams.heartbeat.interval.ms": "500",
-    "group.streams.initial.rebalance.delay.ms": "0",
-}
 PARTITIONS = 2
 TASKS = {f"active:{subtopology}_{number}" for subtopology in (0, 1) for number in range(PARTITIONS)}
 STANDBYS = {f"standby:1_{number}" for number in range(PARTITIONS)}
 
 
-@pytest.fixture(scope="module")
-def servers(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield a gateway whose coordinator has quick streams groups."""
-    layout = new_layout()
-    folder = tmp_path_factory.mktemp("coordinator")
-    options = Options(broker.client_config, folder, layout, settings=QUICK, spark=QUICK_SPARK)
-    gateway = GatewayOptions(broker.client_config, layout, Address("127.0.0.1", 0))
-    with coordinating(options), serving(gateway) as address:
-        yield str(address)
-
-
 @pytest.fixture
-def java(servers: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[JavaWordCounts]:
+def java(gateway: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[JavaWordCounts]:
     """Yield a JVM with Kafka 4.4, or 4.3 if the test's parameter says so."""
-    with JavaWordCounts(servers, tmp_path, is_older=getattr(request, "param", False)) as java:
+    with JavaWordCounts(gateway, tmp_path, is_older=getattr(request, "param", False)) as java:
         yield java
 
 
@@ -65,22 +43,14 @@ def topics(broker: EmbeddedBroker, group: str) -> tuple[str, str]:
 
 def write(servers: str, topic: str, lines: Sequence[str]) -> None:
     with closing(kafka_clients.producer(ClientConfig(servers))) as producer:
-        sent = [producer.send(topic, line.encode(), partition=n % PARTITIONS) for n, line in enumerate(lines)]
-        for future in sent:
-            future.get(30)
+        for number, line in enumerate(lines):
+            producer.send(topic, line.encode(), partition=number % PARTITIONS)
 
 
 def outputs(servers: str, topic: str) -> list[tuple[str, int]]:
-    """Return the committed words and counts of the output topic."""
-    with closing(KafkaConsumer(bootstrap_servers=servers, isolation_level="read_committed")) as consumer:
-        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        ends, found = consumer.end_offsets(partitions), []
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            for records in consumer.poll(timeout_ms=1_000).values():
-                found += [(record.key.decode(), int(record.value)) for record in records]
-    return found
+    """Return the committed words and counts of the output topic, sorted."""
+    found = read(servers, topic, "read_committed")
+    return sorted(((it.key or b"").decode(), int(it.value or b"")) for it in found)
 
 
 def endpoint() -> str:
@@ -93,71 +63,64 @@ def have_all(*instances: WordCountInstance) -> bool:
     return all(held) and sum(map(len, held)) == len(TASKS) and set().union(*held) == TASKS
 
 
-def test_word_count_moves_between_instances_and_answers_queries(
-    servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
-) -> None:
-    write(servers, topics[0], ["a b a", "c a"])
-    one = java.start("one", group, topics, endpoint())
-    wait_until(lambda: have_all(one), "the first instance has all tasks")
-    wait_until(lambda: one.counted("a") == "3", "all words are counted")
-    two = java.start("two", group, topics, endpoint())
-    wait_until(lambda: have_all(one, two), "the instances share the tasks")
-
-    def is_found() -> bool:
-        at = {f"at {instance.endpoint}" for instance in (one, two)}
-        answers = {one.counted("a"), two.counted("a")}
-        return "3" in answers and bool(answers & at)
-
-    wait_until(is_found, "one instance has the count, and the other one knows where it is")
-    write(servers, topics[0], ["a", "a"])
-    wait_until(lambda: "5" in (one.counted("a"), two.counted("a")), "the new words are counted")
-    two.stop()
-    wait_until(lambda: have_all(one), "the first instance has all tasks again")
-    wait_until(lambda: one.counted("a") == "5", "the count is restored from the changelog topic")
-    one.stop()
-    assert one.errors == two.errors == []
-    last = dict(outputs(servers, topics[1]))
-    assert last == {"a": 5, "b": 1, "c": 1}
-
-
-def test_standby_takes_over_without_a_restoration(
-    servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
+def test_streams_standby_takes_over_without_restoring_its_state(
+    gateway: str,
+    broker: EmbeddedBroker,
+    layout: TopicLayout,
+    java: JavaWordCounts,
+    group: str,
+    topics: tuple[str, str],
 ) -> None:
     """A standby is promoted when the member that has the task active does not leave, but expires."""
     java.configure(group, "streams.num.standby.replicas=1")
-    write(servers, topics[0], ["a b a", "c a"])
+    write(gateway, topics[0], ["a b a", "c a"])
     one, two = (java.start(name, group, topics, endpoint()) for name in ("one", "two"))
     wait_until(lambda: have_all(one, two), "the instances share the tasks")
     wait_until(lambda: {*one.tasks(), *two.tasks()} >= STANDBYS, "each store has a standby")
     wait_until(lambda: "3" in (one.counted("a"), two.counted("a")), "all words are counted")
+    lost = [task for task in two.active() if task.startswith("active:1_")]
     two.stop(leaves=False)
     wait_until(lambda: have_all(one), "the session of the other instance has expired")
     assert one.counted("a") == "3"
+    history = history_of(broker.client_config, layout, group)
+    last = [entry.task_states for entry in history if entry.task_states is not None][-1]
+    assert [(task, state.role) for task, state in last.items()] == [
+        (task.split(":")[1], "standby") for task in lost
+    ]
     one.stop()
     assert one.errors == two.errors == []
 
 
 @pytest.mark.parametrize("java", [False, True], ids=["4.4", "4.3"], indirect=True)
-def test_exactly_once_counts_each_word_once(
-    servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
+def test_word_count_moves_between_instances_and_counts_each_word_once(
+    gateway: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
 ) -> None:
     lines = [f"w{number % 7} x" for number in range(200)]
     expected = Counter(word for line in lines for word in line.split())
     exactly_once = {"processing_guarantee": "exactly_once_v2"}
     one = java.start("one", group, topics, endpoint(), **exactly_once)
-    write(servers, topics[0], lines[:100])
+    write(gateway, topics[0], lines[:100])
+    wait_until(lambda: have_all(one) and one.counted("x") == "100", "the first instance has all tasks")
     two = java.start("two", group, topics, endpoint(), **exactly_once)
-    write(servers, topics[0], lines[100:])
     wait_until(lambda: have_all(one, two), "the instances share the tasks")
+
+    def is_found() -> bool:
+        at = {f"at {instance.endpoint}" for instance in (one, two)}
+        answers = {one.counted("x"), two.counted("x")}
+        return "100" in answers and bool(answers & at)
+
+    wait_until(is_found, "one instance has the count, and the other one knows where it is")
+    write(gateway, topics[0], lines[100:])
+    wait_until(lambda: "200" in (one.counted("x"), two.counted("x")), "the new words are counted")
     two.stop()
-    wait_until(lambda: have_all(one), "the first instance has all tasks")
+    wait_until(lambda: have_all(one), "the first instance has all tasks again")
     counted = {word: str(times) for word, times in expected.items()}
-    wait_until(lambda: {word: one.counted(word) for word in counted} == counted, "all words are counted")
+    wait_until(lambda: {word: one.counted(word) for word in counted} == counted, "the counts are restored")
     one.stop()
     total = sum(expected.values())
-    wait_until(lambda: len(outputs(servers, topics[1])) >= total, "the last transaction has ended")
-    found = outputs(servers, topics[1])
-    assert sorted(found) == sorted((word, n + 1) for word, times in expected.items() for n in range(times))
+    wait_until(lambda: len(outputs(gateway, topics[1])) >= total, "the last transaction has ended")
+    counts = [(word, n + 1) for word, times in expected.items() for n in range(times)]
+    assert outputs(gateway, topics[1]) == sorted(counts)
     assert one.errors == two.errors == []
 
 
@@ -172,11 +135,11 @@ def committed(servers: str, group: str, topic: str) -> set[int]:
     return {offset.offset for partition, offset in found.items() if partition.topic == topic}
 
 
-def test_kafka_streams_groups_works_with_all_verbs(
-    servers: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
+def test_kafka_streams_groups_tool_supports_every_command(
+    gateway: str, java: JavaWordCounts, group: str, topics: tuple[str, str]
 ) -> None:
     source, words = topics[0], f"{group}-words-repartition"
-    write(servers, source, ["a b a", "c a"])
+    write(gateway, source, ["a b a", "c a"])
     one = java.start("one", group, topics, endpoint())
     wait_until(lambda: have_all(one) and one.counted("a") == "3", "all words are counted")
     assert [group] in java.groups("--list")
@@ -200,12 +163,12 @@ def test_kafka_streams_groups_works_with_all_verbs(
     to_start = "--reset-offsets", "--group", group, "--to-earliest"
     moved = [[group, source, str(number), "0"] for number in range(PARTITIONS)]
     assert sorted(lines_of(group, java.groups(*to_start, "--input-topic", source, "--dry-run"))) == moved
-    assert committed(servers, group, source) == {1}
+    assert committed(gateway, group, source) == {1}
     reset = java.groups(*to_start, "--all-input-topics", "--execute", "--delete-all-internal-topics")
     assert sorted(lines_of(group, reset)) == moved
-    assert committed(servers, group, source) == {0}
+    assert committed(gateway, group, source) == {0}
     deleted = java.groups("--delete-offsets", "--group", group, "--input-topic", source)
     assert sorted(deleted[-PARTITIONS:]) == [[source, str(n), "Successful"] for n in range(PARTITIONS)]
-    assert committed(servers, group, source) == set()
+    assert committed(gateway, group, source) == set()
     assert "successful." in " ".join(map(" ".join, java.groups("--delete", "--group", group)))
     assert [group] not in java.groups("--list")

@@ -26,7 +26,7 @@ from tests.harness.transactions import (
 pytestmark = pytest.mark.e2e
 
 
-def test_5_8_the_end_of_a_transaction_need_not_pass_a_gateway(
+def test_5_8_transaction_may_end_without_the_gateway(
     broker: EmbeddedBroker, wire: Wire, group: str, topic: str
 ) -> None:
     producer = producer_of(wire, TV2)

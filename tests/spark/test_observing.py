@@ -111,7 +111,7 @@ def test_a_record_reaches_the_shard_of_its_group(spark: SparkSession, tmp_path: 
         assert int(row.value) == partition * SHARDS + crc32(group_id.encode()) % SHARDS
 
 
-def test_the_tables_of_a_folder_have_each_record_once_and_are_read_by_sql(
+def test_output_folder_tables_have_each_record_once_and_are_readable_by_sql(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """The queries are those of docs/observe.md."""

@@ -19,14 +19,16 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord
 from kafka_why.contract.messages import ErrorCode
+from kafka_why.errors import UserFacingError
 from state.protocol import Outage
 from streaming.query.operator import ConfigEpoch
-from streaming.service.stored_state.continuation import NotContinued
+from streaming.service.query.batches import describe_failing_batch
 from streaming.service.stored_state.moving import retained_batches
-from streaming.service.stored_state.rollback import Rollback, RollbackRefused, roll_back
-from tests.spark.harness import Bench, Written, answers, events, make_operator
-from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat
+from streaming.service.stored_state.rollback import Rollback, roll_back
+from tests.spark.harness import Bench, Written, answers, dead_letters, events, make_operator
+from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat, join
 from tests.spark.moved_story import SESSION_MS
+from tests.spark.operators import DEADLY, faulty_step
 from tests.spark.test_cuttings import said_once
 from tests.spark.test_moving import groups_of
 
@@ -156,7 +158,7 @@ def stopped(stayed: Bench) -> Iterator[Callable[[], Bench]]:
 
 
 def roll(bench: Bench, spark: SparkSession, to_batch: int | None = None, **given: object) -> Rollback:
-    """Roll the bench back, and make its operator anew by the record of the checkpoint."""
+    """Roll the bench back, and create its operator again from the record of the checkpoint."""
     checkpoint = as_kafka(bench)
     keep = bench.folder / f"kept-{to_batch}"
     try:
@@ -171,7 +173,7 @@ def go_on(bench: Bench) -> list[Written]:
     return bench.run(*story()[LAST + 1 :])
 
 
-def test_requests_after_rollback_are_answered_alike(
+def test_requests_replayed_after_a_rollback_get_the_same_answers(
     stopped: Callable[[], Bench], spark: SparkSession
 ) -> None:
     """Over an outage that began since, an expiry, a join, two changes of the configuration, and a batch that
@@ -212,7 +214,7 @@ def test_rollback_repairs_a_damaged_changelog(stopped: Callable[[], Bench], spar
         bench.run()
     bench.query = None
     flip(bench.folder / "spark" / "metadata")  # the id of the query
-    with pytest.raises(RollbackRefused, match="batch 3 are damaged; batch 2 is the newest intact one"):
+    with pytest.raises(UserFacingError, match="batch 3 are damaged; batch 2 is the newest intact one"):
         roll(bench, spark, 3)
     done = roll(bench, spark)
     assert done.batch == LAST - 3
@@ -228,12 +230,53 @@ def test_impossible_rollback_is_refused_and_changes_nothing(
     checkpoint = as_kafka(bench)
     before = {str(path) for path in bench.folder.rglob("*")}
     start: Callable[[], AbstractContextManager[SparkSession]] = lambda: nullcontext(spark)  # noqa: E731
-    with pytest.raises(RollbackRefused, match="nothing is damaged"):
+    with pytest.raises(UserFacingError, match="nothing is damaged"):
         roll_back(checkpoint, bench.folder / "kept", start)
-    with pytest.raises(RollbackRefused, match="batch 9 is not kept: it can go back to batches 0 to 4"):
+    with pytest.raises(UserFacingError, match="batch 9 is not kept: it can go back to batches 0 to 4"):
         roll_back(checkpoint, bench.folder / "kept", start, to_batch=9)
     other = [EPOCHS[0], structs.replace(EPOCHS[1], code_version="0.0.1")]
     checkpoint.rewrite(structs.replace(RECORD, epochs=other))
-    with pytest.raises(NotContinued, match=r"version 0\.0\.1 ran batches after batch 2"):
+    with pytest.raises(UserFacingError, match=r"version 0\.0\.1 ran batches after batch 2"):
         roll_back(checkpoint, bench.folder / "kept", start, to_batch=2)
     assert {str(path) for path in bench.folder.rglob("*")} == before
+
+
+def test_unanswerable_record_is_named_and_can_be_skipped(make_bench: Callable[..., Bench]) -> None:
+    bench, log = make_bench(operator=replace(make_operator(), step=faulty_step)), Log()
+    records, member_id = log.stable_member(T0, "g")
+    bench.run(records)
+    deadly = log.request(T0 + 1_000, heartbeat("g", member_id, client=DEADLY))
+    after = log.request(T0 + 2_000, heartbeat("g", member_id))
+    with pytest.raises(StreamingQueryException) as raised:
+        bench.run([deadly, after])
+    text = describe_failing_batch(Checkpoint.at(bench.folder), 1, 3, str(raised.value))
+    assert f"start with --skip-record {deadly.id}" in text
+    bench.query = None
+    (epoch,) = make_operator().epochs
+    skipping = replace(epoch, from_batch=1, skip=frozenset({deadly.id}))
+    bench.operator = replace(make_operator(), step=faulty_step, epochs=(epoch, skipping))
+    written = bench.run()
+    letter = dead_letters(written)[deadly.id]
+    assert (letter["reason"], letter["answered"]) == ("SKIPPED", False)
+    assert list(answers(written)) == [after.id]
+
+
+def test_rerun_batch_uses_its_original_configuration(make_bench: Callable[..., Bench]) -> None:
+    """The interrupted batch runs under the old configuration, the next batch under the new one."""
+    bench = make_bench(failures={1: [1.0]})
+    log = Log()
+    first = log.request(T0, join("a", session_ms=8_000))
+    interrupted = log.request(T0, join("b", session_ms=8_000))
+    later = log.request(T0, join("c", session_ms=8_000))
+    bench.run([first])
+    with pytest.raises(StreamingQueryException, match="SinkFailure"):
+        bench.run([interrupted])
+    bench.query = None
+    (old,) = make_operator().epochs
+    stricter = replace(old.config, group_min_session_timeout_ms=9_000)
+    bench.operator = replace(make_operator(), epochs=(old, replace(old, from_batch=2, config=stricter)))
+    found = answers(bench.run([later]))
+    assert found[interrupted.id]["error_code"] == ErrorCode.NONE
+    assert found[later.id]["error_code"] == ErrorCode.INVALID_SESSION_TIMEOUT
+    runs = [record for record in bench.written if record.batch == 1]
+    assert runs[: len(runs) // 2] == runs[len(runs) // 2 :]

@@ -39,7 +39,7 @@ def listing(folder: Path) -> set[tuple[str, int]]:
 
 @pytest.fixture
 def running(bench: Bench, tmp_path: Path) -> Checkpoint:
-    """Return the checkpoint of a query that has run the story's batches 0 and 1 and goes on."""
+    """Return the checkpoint of a running query that has run the story's batches 0 and 1."""
     story = Story()
     bench.run(story.first, story.cut_off)
     checkpoint = as_of_kafka(bench.folder / "spark", tmp_path / "coordinator")
@@ -48,7 +48,7 @@ def running(bench: Bench, tmp_path: Path) -> Checkpoint:
     return checkpoint
 
 
-def test_newest_and_earlier_batch_are_read_without_a_write(bench: Bench, running: Checkpoint) -> None:
+def test_reading_the_state_of_a_batch_writes_nothing(bench: Bench, running: Checkpoint) -> None:
     before = listing(spark_of(running))
     newest, first = read_stored(running, bench.spark), read_stored(running, bench.spark, 0)
     assert listing(spark_of(running)) == before
@@ -115,7 +115,7 @@ def test_queries_of_the_docs_return_the_stored_state(views: SparkSession) -> Non
     ]
 
 
-def test_a_query_writes_a_table_to_files(views: SparkSession, tmp_path: Path) -> None:
+def test_sql_query_writes_a_table_to_files(views: SparkSession, tmp_path: Path) -> None:
     """As docs/state.md shows it."""
     files = str(tmp_path / "offsets")
     done = views.sql(f"INSERT OVERWRITE DIRECTORY '{files}' USING parquet SELECT * FROM offsets")
@@ -123,7 +123,7 @@ def test_a_query_writes_a_table_to_files(views: SparkSession, tmp_path: Path) ->
     assert views.read.parquet(files).count() == views.table("offsets").count() > 0
 
 
-def test_answers_are_printed_in_utc_and_empty_values_are_kept(views: SparkSession) -> None:
+def test_sql_results_are_printed_in_utc_with_empty_values(views: SparkSession) -> None:
     answer = views.sql("SELECT group_id, clock, generation, clock FROM groups WHERE protocol = 'RocketMQ'")
     assert answer_text(answer).splitlines()[1].split() == ["g", *AT, "-", *AT]
     one = views.sql("SELECT group_id, clock, generation FROM groups WHERE protocol = 'RocketMQ'")

@@ -2,24 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Self
 
-from kafka.admin import ConfigResource, ConfigResourceType
-
-from kafka_why.connections import kafka_clients
-from kafka_why.connections.client_config import ClientConfig
 from tests.campaigns.verdict import Verdict
 from tests.harness.kafkas_word_count import JavaWordCounts, WordCountInstance
-from tests.streams.judge import Wrong
+from tests.streams.judge import Violation
 from tests.transactions.applications import TRANSACTION_TIMEOUT_MS, Application, WordCount
 from tests.transactions.checker import Copy
 from tests.transactions.fleet import Fleet
 
 INSTANCES = 2
 """The instances of an application between two faults. The first one is a static member."""
-_STANDBYS = {"streams.num.standby.replicas": "1"}
 
 
 class StreamsWordCount(WordCount):
@@ -36,46 +30,32 @@ class StreamsWordCount(WordCount):
 class Instance:
     """An instance, and the JVM that it has while it runs."""
 
+    java: JavaWordCounts
+    application: WordCountInstance
+
     def __init__(self, name: str, build: Callable[[], JavaWordCounts], group: str, topics: tuple[str, str]):
         self.name = name
         self.is_running = False
         self._build, self._group, self._topics = build, group, topics
-        self._java: JavaWordCounts
-        self._instance: WordCountInstance
 
     def start(self, **settings: str) -> None:
         """Start it, with exactly-once processing unless `settings` say otherwise."""
         settings = {"processing_guarantee": "exactly_once_v2"} | settings
         if self.name == "static":
             settings["group_instance_id"] = self.name
-        self._java = self._build()
-        self._instance = self._java.start(self.name, self._group, self._topics, **settings)
+        self.java = self._build()
+        self.application = self.java.start(self.name, self._group, self._topics, **settings)
         self.is_running = True
 
     def kill(self) -> None:
         self.is_running = False
-        self._java.kill()
+        self.java.kill()
 
     def close(self, *, leaves: bool = True) -> None:
-        """Close it, and end its JVM. If it does not leave the group, its session goes on."""
+        """Close it, and end its JVM. If it does not leave the group, its session continues."""
         self.is_running = False
-        self._instance.stop(leaves=leaves)
-        self._java.close()
-
-    def signal(self, number: int) -> None:
-        self._java.signal(number)
-
-    @property
-    def state(self) -> str:
-        """The newest state of Kafka Streams."""
-        return self._instance.states[-1] if self._instance.states else ""
-
-    @property
-    def errors(self) -> list[str]:
-        return self._instance.errors
-
-    def tasks(self) -> set[str]:
-        return set(self._instance.tasks())
+        self.application.stop(leaves=leaves)
+        self.java.close()
 
 
 class StreamsFleet(Fleet):
@@ -97,9 +77,6 @@ class StreamsFleet(Fleet):
         return [instance for instance in self.all_instances if instance.is_running]
 
     def start(self) -> Self:
-        groups = [ConfigResource(ConfigResourceType.GROUP, self.group, configs=_STANDBYS)]
-        with closing(kafka_clients.admin(ClientConfig(self._reached))) as admin:
-            admin.alter_configs(groups)
         super().start()
         self.restore()
         return self
@@ -115,15 +92,16 @@ class StreamsFleet(Fleet):
     def tend(self) -> None:
         """Replace the instances that have ended in ERROR, and note them."""
         for instance in self.running:
-            if instance.state == "ERROR":
-                place = f"{instance.name}: {instance.errors}"
-                self.failed.append(Verdict(Wrong.ERROR, time.monotonic_ns(), instance.name, place))
+            if instance.application.state == "ERROR":
+                place = f"{instance.name}: {instance.application.errors}"
+                self.failed.append(Verdict(Violation.ERROR, time.monotonic_ns(), instance.name, place))
                 instance.close()
                 instance.start()
 
     def held(self) -> dict[str, set[str]]:
         """Return the tasks of each instance that runs: none before it is RUNNING."""
-        return {it.name: it.tasks() if it.state == "RUNNING" else set() for it in self.running}
+        running = [(it.name, it.application) for it in self.running]
+        return {name: {*it.tasks()} if it.state == "RUNNING" else set() for name, it in running}
 
     def stop(self) -> None:
         for instance in self.running:

@@ -6,8 +6,8 @@ from enum import StrEnum
 from tests.campaigns.verdict import Verdict
 
 
-class Wrong(StrEnum):
-    """The kinds of wrongs, in the words of the table."""
+class Violation(StrEnum):
+    """The kinds of violations, in the words of the table."""
 
     OWNERS = "task without one owner"
     IDLE = "instance without tasks"
@@ -23,10 +23,10 @@ def judge_tasks(held: Mapping[str, Collection[str]], partitions: int, at: int) -
     for task in (f"{subtopology}_{number}" for subtopology in range(2) for number in range(partitions)):
         owners = [name for name, tasks in held.items() if f"active:{task}" in tasks]
         if len(owners) != 1:
-            yield Verdict(Wrong.OWNERS, at, task, f"it is active in {owners}")
+            yield Verdict(Violation.OWNERS, at, task, f"it is active in {owners}")
     for name in (name for name, tasks in held.items() if not any(it.startswith("active:") for it in tasks)):
-        yield Verdict(Wrong.IDLE, at, name, "it has no active task")
+        yield Verdict(Violation.IDLE, at, name, "it has no active task")
     for task in (f"1_{number}" for number in range(partitions)):
         copies = [name for name, tasks in held.items() if f"standby:{task}" in tasks]
         if len(copies) != (len(held) > 1):
-            yield Verdict(Wrong.STANDBY, at, task, f"it has a standby in {copies}")
+            yield Verdict(Violation.STANDBY, at, task, f"it has a standby in {copies}")

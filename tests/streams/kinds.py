@@ -1,19 +1,19 @@
-"""The faults. Those of processes are the frame's."""
+"""The faults. Faults of processes are those of `tests.campaigns`."""
 
-import time
+from functools import partial
 from random import Random
 
-from tests.campaigns.fault import Fault, by_name, standing_still
-from tests.campaigns.processes import hold_s, of_processes
+from tests.campaigns.fault import Fault, by_name, pause_randomly
+from tests.campaigns.processes import HOLD_S, of_processes
 from tests.e2e.harness import wait_until
 from tests.streams.stage import SESSION_MS, StreamsStage
 from tests.transactions.applications import PARTITIONS
 
-LONGEST_HOLD_S = 1.5 * SESSION_MS / 1000
+BEYOND_SESSION_S = SESSION_MS / 1000 + 1, 1.5 * SESSION_MS / 1000
 
 
 def kill_instance(stage: StreamsStage, _: Random) -> None:
-    """Kill the dynamic member with SIGKILL, and start it again. Its session goes on meanwhile. A static
+    """Kill the dynamic member with SIGKILL, and start it again while its old session continues. A static
     member cannot join again before its session is over.
     """
     instance = stage.word_count.running[-1]
@@ -21,16 +21,9 @@ def kill_instance(stage: StreamsStage, _: Random) -> None:
     instance.start()
 
 
-def hold_instance(stage: StreamsStage, random: Random) -> None:
-    """Stop an instance for less than its session."""
-    with standing_still(random.choice(stage.word_count.running).signal):
-        time.sleep(hold_s(random))
-
-
-def hold_beyond_session(stage: StreamsStage, random: Random) -> None:
-    """Stop an instance until its session is over. It goes on with tasks and a transaction that it lost."""
-    with standing_still(random.choice(stage.word_count.running).signal):
-        time.sleep(random.uniform(SESSION_MS / 1000 + 1, LONGEST_HOLD_S))
+def hold_instance(stage: StreamsStage, random: Random, seconds: tuple[float, float]) -> None:
+    """Pause an instance beyond its session. Then it continues with tasks and a transaction that it lost."""
+    pause_randomly(random.choice(stage.word_count.running).java.signal, random, *seconds)
 
 
 def close_instance(stage: StreamsStage, random: Random) -> None:
@@ -66,8 +59,8 @@ def forget_to_commit(stage: StreamsStage, random: Random) -> None:
 
 REFERENCE = by_name(
     Fault("instance killed", 3.0, kill_instance),
-    Fault("instance held still", 2.0, hold_instance),
-    Fault("instance held still beyond its session", 2.0, hold_beyond_session),
+    Fault("instance held still", 2.0, partial(hold_instance, seconds=HOLD_S)),
+    Fault("instance held still beyond its session", 2.0, partial(hold_instance, seconds=BEYOND_SESSION_S)),
     Fault("instance closed", 2.0, close_instance),
     Fault("instance added", 2.0, add_instance),
     Fault("static instance rolled", 2.0, roll_instance),

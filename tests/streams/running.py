@@ -2,7 +2,7 @@
 line.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,20 +10,16 @@ import click
 
 from tests.campaigns.fault import Fault
 from tests.campaigns.playing import command, fault_options, play
-from tests.campaigns.results import Result, by_fault, early_ends, markdown, median_and_most
-from tests.streams.judge import Wrong
+from tests.campaigns.results import Result, StruckFault, early_ends, fault_table
+from tests.streams.judge import Violation
 from tests.streams.kinds import ALL, KINDS, REFERENCE
 from tests.streams.stage import ACTIVE, OUTPUT, StreamsStage
 from tests.transactions import checker
 
-TIMES = (ACTIVE, OUTPUT)
-_HEAD = (
-    "fault",
-    "coordinator",
-    "times",
-    *(wrong.value for wrong in Wrong),
-    *(f"{it} after (s)" for it in TIMES),
-)
+TIMES: Mapping[str, Callable[[StruckFault], float]] = {
+    f"{ACTIVE} after (s)": lambda it: it.measured[ACTIVE],
+    f"{OUTPUT} after (s)": lambda it: it.measured[OUTPUT],
+}
 
 
 def campaign(
@@ -43,18 +39,14 @@ def campaign(
 
 def table(results: Sequence[Result]) -> str:
     """Return a row for each fault and coordinator, and below them the words of each seed."""
-    rows = []
-    for fault, side, struck, wrongs in by_fault(results, KINDS):
-        counts = [str(wrongs[wrong.value]) for wrong in Wrong]
-        times = [median_and_most([it.measured[name] for it in struck]) for name in TIMES]
-        rows.append((fault, side, str(len(struck)), *counts, *times))
-    return "\n\n".join([markdown(_HEAD, rows, texts=2), *map(_judged, results)]) + early_ends(results)
+    faults = fault_table(results, KINDS, "coordinator", Violation, TIMES)
+    return "\n\n".join([faults, *map(_judged, results)]) + early_ends(results)
 
 
 def _judged(result: Result) -> str:
     """Return a sentence about the words of a seed."""
     ((name, wrongs),) = [it for it in result.wrongs.items() if it[0] in result.numbers] or [("", {})]
-    counts = ", ".join(f"{wrongs.get(wrong.value, 0)} {wrong.value}" for wrong in checker.Wrong)
+    counts = ", ".join(f"{wrongs.get(wrong.value, 0)} {wrong.value}" for wrong in checker.Violation)
     return (
         f"Seed {result.seed}, {result.side}: {len(result.struck)} faults in {result.seconds / 60:.0f} min, "
         f"{result.numbers.get(name, 0):,.0f} words, of which {counts}."

@@ -1,16 +1,15 @@
 """The stage of streams applications: a broker, the coordinator, two gateways, a word count."""
 
-import time
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
-from tests.campaigns.results import Result, Struck
+from tests.campaigns.results import Result, StruckFault
 from tests.campaigns.verdict import Verdict
 from tests.e2e.harness import wait_until
 from tests.streams.fleet import StreamsFleet, StreamsWordCount
-from tests.streams.judge import Wrong, judge_tasks
+from tests.streams.judge import Violation, judge_tasks
 from tests.transactions.applications import PARTITIONS
 from tests.transactions.stage import TransactionStage
 
@@ -31,6 +30,7 @@ class StreamsStage(TransactionStage):
             "group.streams.min.heartbeat.interval.ms": "500",
             "group.streams.heartbeat.interval.ms": "500",
             "group.streams.initial.rebalance.delay.ms": "500",
+            "group.streams.num.standby.replicas": "1",
         }
     )
 
@@ -39,15 +39,12 @@ class StreamsStage(TransactionStage):
         self._active_ns = 0
         self._wrongs: list[Verdict] = []
 
-    def now(self) -> int:
-        return time.monotonic_ns()
-
     @property
     def word_count(self) -> StreamsFleet:
         return self.fleets[0]
 
-    def begin(self, struck: Struck, random: Random) -> None:
-        super().begin(struck, random)
+    def before_fault(self, struck: StruckFault, random: Random) -> None:
+        super().before_fault(struck, random)
         self._active_ns = 0
 
     def wait_for_progress(self) -> float:
@@ -55,14 +52,16 @@ class StreamsStage(TransactionStage):
         The judge names what has not come.
         """
         with suppress(AssertionError):
-            wait_until(lambda: self._found() <= {Wrong.STANDBY}, "an owner of each task", _SETTLE_TIMEOUT_S)
+            wait_until(
+                lambda: self._found() <= {Violation.STANDBY}, "an owner of each task", _SETTLE_TIMEOUT_S
+            )
         self._active_ns = self._active_ns or self.now()
         with suppress(AssertionError):
             wait_until(lambda: not self._found(), "a standby of each store", _SETTLE_TIMEOUT_S)
         self._wrongs += judge_tasks(self.word_count.held(), PARTITIONS, self.now())
         return super().wait_for_progress()
 
-    def end(self, struck: Struck) -> None:
+    def after_fault(self, struck: StruckFault) -> None:
         """Note the times from the fault on, and undo a fault that changed the number of instances."""
         struck.measured[ACTIVE] = (self._active_ns - struck.at) / 1e9
         struck.measured[OUTPUT] = (self.now() - struck.at) / 1e9
@@ -74,7 +73,7 @@ class StreamsStage(TransactionStage):
         self.word_count.tend()
         result.take([*self._wrongs, *self.word_count.failed])
 
-    def _found(self) -> set[Wrong]:
+    def _found(self) -> set[Violation]:
         """Return what is wrong with the tasks now. Instances that ended in ERROR are replaced."""
         self.word_count.tend()
-        return {Wrong(it.wrong) for it in judge_tasks(self.word_count.held(), PARTITIONS, 0)}
+        return {Violation(it.violation) for it in judge_tasks(self.word_count.held(), PARTITIONS, 0)}

@@ -19,7 +19,7 @@ PARTITIONS = 6
 TRANSACTION_TIMEOUT_MS = 60_000
 WORDS = 30
 
-# The log goes to the standard error output, whose file the keeper of the process has.
+# The log goes to standard error, which the parent process writes to a file.
 _LOG4J2 = """\
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tests.campaigns.verdict import Verdict
 
 
-class Wrong(StrEnum):
-    """The kinds of wrongs, in the words of the table."""
+class Violation(StrEnum):
+    """The kinds of violations, in the words of the table."""
 
     LOST = "lost"
     TWICE = "twice"
@@ -53,16 +53,16 @@ def _differences(place: str, expected: Sequence[bytes], values: Sequence[bytes])
     places = {value: at for at, value in enumerate(expected)}
     counts = Counter(values)
     for wrong, names in (
-        (Wrong.LOST, [value for value in expected if not counts[value]]),
-        (Wrong.TWICE, [value for value in expected if counts[value] > 1]),
-        (Wrong.UNKNOWN, [value for value in counts if value not in places]),
+        (Violation.LOST, [value for value in expected if not counts[value]]),
+        (Violation.TWICE, [value for value in expected if counts[value] > 1]),
+        (Violation.UNKNOWN, [value for value in counts if value not in places]),
     ):
         for name in names:
             yield Verdict(wrong, 0, place, f"{name.decode(errors='replace')} stands {counts[name]} times")
     firsts = [places[value] for value in dict.fromkeys(values) if value in places]
     for before, after in pairwise(firsts):
         if after < before:
-            yield Verdict(Wrong.ORDER, 0, place, f"number {after} stands behind number {before}")
+            yield Verdict(Violation.ORDER, 0, place, f"number {after} stands behind number {before}")
 
 
 def word_of(partition: int, number: int, partitions: int, words: int) -> str:
@@ -82,18 +82,20 @@ def judge_counts(words: Mapping[str, int], outputs: Iterable[Copy]) -> Iterator[
         if counts == [*range(1, times + 1)]:
             continue
         if times == 0:
-            yield Verdict(Wrong.UNKNOWN, 0, word, "this word never went in")
+            yield Verdict(Violation.UNKNOWN, 0, word, "this word never went in")
             continue
         highest = max(counts, default=0)
         for missing in sorted({*range(1, times + 1)} - {*counts}):
-            yield Verdict(Wrong.LOST, 0, word, f"of {times} counts there is no {missing}")
+            yield Verdict(Violation.LOST, 0, word, f"of {times} counts there is no {missing}")
         if highest > times:
-            yield Verdict(Wrong.TWICE, 0, word, f"it went in {times} times, and was counted {highest} times")
+            yield Verdict(
+                Violation.TWICE, 0, word, f"it went in {times} times, and was counted {highest} times"
+            )
         for count, often in Counter(counts).items():
             if often > 1:
-                yield Verdict(Wrong.TWICE, 0, word, f"the count {count} stands {often} times")
+                yield Verdict(Violation.TWICE, 0, word, f"the count {count} stands {often} times")
         if [*dict.fromkeys(counts)] != sorted({*counts}):
-            yield Verdict(Wrong.ORDER, 0, word, "its counts do not grow")
+            yield Verdict(Violation.ORDER, 0, word, "its counts do not grow")
 
 
 def judge_offsets(
@@ -104,8 +106,8 @@ def judge_offsets(
     """
     waiting = {*pending}
     for partition in sorted(waiting):
-        yield Verdict(Wrong.PENDING, 0, f"partition {partition}", "its offset is not stable")
+        yield Verdict(Violation.PENDING, 0, f"partition {partition}", "its offset is not stable")
     for partition, end in ends.items():
         if partition not in waiting and committed.get(partition, 0) != end:
             sentence = f"{committed.get(partition, 0)} is committed, and the partition ends at {end}"
-            yield Verdict(Wrong.OFFSET, 0, f"partition {partition}", sentence)
+            yield Verdict(Violation.OFFSET, 0, f"partition {partition}", sentence)

@@ -17,8 +17,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from kafka_why.connections.client_config import ClientConfig
-from tests.campaigns.keeper import Keeper
 from tests.campaigns.reading import read, reader
+from tests.campaigns.restarting_process import RestartingProcess
 from tests.campaigns.verdict import Verdict
 from tests.e2e.harness import create_topic
 from tests.transactions.applications import PARTITIONS, Application, Seat
@@ -191,12 +191,12 @@ class Fleet:
         stable, all_of_them = ends[IsolationLevel.READ_COMMITTED], ends[IsolationLevel.READ_UNCOMMITTED]
         return [partition for partition in stable if stable[partition] < all_of_them[partition]]
 
-    def _instance(self, number: int, servers: str) -> Keeper:
+    def _instance(self, number: int, servers: str) -> RestartingProcess:
         name = f"{self.application.name}-{number}"
         folder = self._folder / name
         folder.mkdir(parents=True)
         seat = Seat(servers, name, self.group, self.input_topic, self.output_topic, folder, RECORDS)
-        return Keeper(name, folder, self.application.command(seat), final_codes=_MISUSED)
+        return RestartingProcess(name, folder, self.application.command(seat), final_codes=_MISUSED)
 
     def _follow(self) -> None:
         consumer, _ = reader(self._servers, self.output_topic, "read_committed")

@@ -1,10 +1,9 @@
-"""The faults. Those of processes are the frame's."""
+"""The faults. Faults of processes are those of `tests.campaigns`."""
 
 import signal
-import time
 from random import Random
 
-from tests.campaigns.fault import Fault, by_name, standing_still
+from tests.campaigns.fault import Fault, by_name, pause_randomly
 from tests.campaigns.processes import of_processes
 from tests.transactions.loops.options import SESSION_TIMEOUT_MS
 from tests.transactions.stage import TransactionStage
@@ -18,11 +17,10 @@ def kill_instance(stage: TransactionStage, random: Random) -> None:
 
 
 def hold_instance(stage: TransactionStage, random: Random) -> None:
-    """Stop one instance for a while. In half of the cases its session ends meanwhile, so that it goes
-    on with a transaction and a generation that are over.
+    """Pause one instance for a while. In half of the cases its session ends meanwhile, so that it continues
+    with a transaction and a generation that are over.
     """
-    with standing_still(random.choice(stage.instances()).signal):
-        time.sleep(random.uniform(1.0, LONGEST_HOLD_S))
+    pause_randomly(random.choice(stage.instances()).signal, random, 1.0, LONGEST_HOLD_S)
 
 
 def kill_follower(stage: TransactionStage, _: Random) -> None:

@@ -14,7 +14,7 @@ from tests.campaigns.planted import STEPS
 from tests.campaigns.playing import command, fault_options, play
 from tests.campaigns.results import Result, by_fault, early_ends, markdown, median_and_most
 from tests.transactions.applications import APPLICATIONS
-from tests.transactions.checker import Wrong
+from tests.transactions.checker import Violation
 from tests.transactions.kinds import KINDS, REFERENCE
 from tests.transactions.stage import STABLE_S, TransactionStage
 
@@ -23,7 +23,7 @@ _HEAD = (
     "coordinator",
     "faults",
     "records",
-    *(wrong.value for wrong in Wrong),
+    *(wrong.value for wrong in Violation),
     "recovery (s)",
     "stable after (s)",
 )
@@ -78,7 +78,7 @@ def _row(name: str, side: str, results: Sequence[Result]) -> tuple[str, ...]:
         side,
         str(len(times)),
         f"{sum(result.numbers.get(name, 0) for result in results):,.0f}",
-        *(str(sum(it.wrongs.get(name, {}).get(wrong.value, 0) for it in results)) for wrong in Wrong),
+        *(str(sum(it.wrongs.get(name, {}).get(wrong.value, 0) for it in results)) for wrong in Violation),
         median_and_most(times),
         f"{max(result.numbers.get(STABLE_S, 0.0) for result in results):.1f}",
     )

@@ -1,15 +1,13 @@
 """The stage of applications with transactions: a broker, the coordinator, two gateways, applications."""
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from types import MappingProxyType
 
 from kafka_why.connections.address import Address
-from tests.campaigns.keeper import Keeper
-from tests.campaigns.results import Result, Struck
+from tests.campaigns.restarting_process import RestartingProcess
+from tests.campaigns.results import Result, StruckFault
 from tests.campaigns.stage import Stage, one_broker
 from tests.e2e.harness import wait_until
 from tests.transactions.applications import Application
@@ -28,8 +26,6 @@ class TransactionStage(Stage):
     """Anywhere in a transaction."""
     fleet: type[Fleet] = Fleet
     """The class of the fleets."""
-    settings: Mapping[str, str] = MappingProxyType({})
-    """Settings of groups, whoever coordinates them."""
 
     def __init__(
         self,
@@ -42,7 +38,7 @@ class TransactionStage(Stage):
     ) -> None:
         super().__init__(folder, seed, step=step, brokers=one_broker(folder, self.settings))
         self.is_reference = is_reference
-        self.gateways: dict[Address, Keeper] = {}
+        self.gateways: dict[Address, RestartingProcess] = {}
         self.fleets: list[Fleet] = []
         self._applications = applications
 
@@ -59,10 +55,6 @@ class TransactionStage(Stage):
             self.fleets.append(fleet.start())
         self.wait_for_progress()
 
-    def command(self, *more: str, data: Path | None = None) -> list[str]:
-        settings = [f"-c{name}={value}" for name, value in self.settings.items()]
-        return super().command(*settings, *more, data=data)
-
     @property
     def seen(self) -> list[int]:
         """Records of each application's output that were committed so far."""
@@ -72,11 +64,11 @@ class TransactionStage(Stage):
     def load_so_far(self) -> str:
         return f"after {self.seen} records"
 
-    def instances(self) -> list[Keeper]:
+    def instances(self) -> list[RestartingProcess]:
         """All instances of all applications."""
         return [instance for fleet in self.fleets for instance in fleet.instances]
 
-    def begin(self, struck: Struck, random: Random) -> None:
+    def before_fault(self, struck: StruckFault, random: Random) -> None:
         """Choose the gateway which the fault hits if it hits one."""
         if self.gateways:
             self.gateway = random.choice([*self.gateways.values()])

@@ -10,6 +10,7 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -120,7 +121,7 @@ def test_messages_and_comments_name_sections_that_exist() -> None:
     assert [one for one in named if one[2] not in HEADING.findall((ROOT / one[1]).read_text())] == []
 
 
-def test_a_dead_link_and_a_dead_anchor_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_links_and_dead_anchors_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.unit.test_docs.ROOT", tmp_path)
     (tmp_path / "there.md").write_text("# Spark's `JVM` (4.2)\n\n## Twice\n\n## Twice\n\n```\n# code\n```\n")
     page = tmp_path / "page.md"
@@ -139,7 +140,7 @@ def test_files_and_tests_that_a_page_names_exist(page: Path, names_of_tests: set
     assert set(TEST_NAME.findall(text)) - names_of_tests == set()
 
 
-def test_a_test_that_a_page_shows_is_one_of_the_tests() -> None:
+def test_test_shown_on_a_page_exists_among_the_tests() -> None:
     shown = re.search(r"```python\n(def test_.*?)```", (ROOT / "docs" / "tests.md").read_text(), re.DOTALL)
     assert shown is not None
     assert any(shown[1] in path.read_text() for path in (ROOT / "tests" / "e2e").glob("test_*.py"))
@@ -184,7 +185,7 @@ def test_command_lines_have_commands_and_options_that_exist() -> None:
     [("security.md", r"(?:security|sasl|ssl|https|enable)\.[\w.]+", lambda: set(SETTINGS))],
     ids=["connection-settings"],
 )
-def test_first_columns_of_tables_have_exactly_the_names_in_the_code(
+def test_tables_of_the_docs_list_exactly_the_names_in_the_code(
     page: str, name: str, expected: Callable[[], set[str]]
 ) -> None:
     cells = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / page).read_text(), re.MULTILINE)
@@ -217,32 +218,47 @@ RECORDS = {
 """The sections of the page of records, and the modules whose public Structs and enumerations they show."""
 
 
-def shown_class(source: str, found: ast.ClassDef) -> str:
-    """Return a class as the page shows it: its name, its docstring, and its fields or values."""
-    lines, fields = source.splitlines(), []
+Classes = Mapping[str, tuple[list[str], ast.ClassDef]]
+"""The lines of a module and a class in it, by the name of the class."""
+
+
+def shown_fields(lines: list[str], found: ast.ClassDef, classes: Classes) -> list[str]:
+    """Return the fields or values of a class, after the fields of its bases that not every message has."""
+    fields = []
+    for base in found.bases:
+        name = ast.unparse(base).partition("[")[0]
+        if name in classes and name not in ("Request", "Response", "TypedRequest"):
+            fields += shown_fields(*classes[name], classes)
     for field in found.body:
         if isinstance(field, ast.AnnAssign | ast.Assign):
             first = field.lineno - 1
             while lines[first - 1].strip().startswith("#"):  # comments on the field
                 first -= 1
             fields += lines[first : field.end_lineno]
+    return fields
+
+
+def shown_class(lines: list[str], found: ast.ClassDef, classes: Classes) -> str:
+    """Return a class as the page shows it: its name, its docstring, and its fields or values."""
     shown = [f"### {found.name}", ast.get_docstring(found) or ""]
-    if fields:
+    if fields := shown_fields(lines, found, classes):
         shown.append("\n".join(fields))
     return "\n\n".join(shown)
 
 
 def all_records() -> str:
+    found: dict[str, list[tuple[list[str], ast.ClassDef]]] = {}
+    for module in chain.from_iterable(RECORDS.values()):
+        source = (CONTRACT / f"{module}.py").read_text()
+        nodes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+        found[module] = [(source.splitlines(), node) for node in nodes]
+    classes = {node.name: (lines, node) for of_module in found.values() for lines, node in of_module}
     parts = []
     for section, modules in RECORDS.items():
         parts.append(f"## {section}")
-        for module in modules:
-            source = (CONTRACT / f"{module}.py").read_text()
-            parts += [
-                shown_class(source, node)
-                for node in ast.parse(source).body
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-            ]
+        for lines, node in chain.from_iterable(found[module] for module in modules):
+            if not node.name.startswith("_"):
+                parts.append(shown_class(lines, node, classes))
     return "\n\n".join(parts) + "\n"
 
 
@@ -263,7 +279,8 @@ def tree_of_packages() -> str:
         for init in sorted((ROOT / top).rglob("__init__.py"), key=lambda path: path.parent.parts):
             folder = init.parent.relative_to(ROOT)
             docstring = ast.get_docstring(ast.parse(init.read_text())) or ""
-            if len(list(init.parent.rglob("*.py"))) > 1:
+            # An installation of kafka_why leaves copies in its folder `build`.
+            if "build" not in folder.parts and len(list(init.parent.rglob("*.py"))) > 1:
                 sentence = " ".join(re.split(r"(?<=\.)\s|\n\n", docstring)[0].split())
                 name = f"{'  ' * (len(folder.parts) - 1)}{folder.name}/"
                 lines.append(f"    {name:18} {sentence}")
@@ -313,7 +330,7 @@ def test_a_generated_part_of_a_page_is_what_the_code_says(name: str, request: py
     assert between.findall(path.read_text()) == [generated]
 
 
-def test_the_order_of_imports_is_shown_as_it_is_checked() -> None:
+def test_docs_show_the_checked_order_of_imports() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     shown = " > ".join(contracts[0]["layers"]).replace(" |", ",")
     for page in ("CONTRIBUTING.md", "docs/architecture.md"):
@@ -353,8 +370,8 @@ EXAMPLES: dict[str, tuple[str, Callable[[], str]]] = {
     "assign": ("assign.md", printed_by_assign),
     "whatif": ("whatif.md", printed_by_whatif),
     "why": ("why.md", lambda: printed_by_why(why_story.STORY, why_story.END_MS)),
-    "why-share": ("why.md", lambda: printed_by_why(why_story.SHARE_STORY, 25_000)),
-    "why-rocketmq": ("why.md", printed_by_why_of_rocketmq),
+    "why-share": ("why-protocols.md", lambda: printed_by_why(why_story.SHARE_STORY, 25_000)),
+    "why-rocketmq": ("why-protocols.md", printed_by_why_of_rocketmq),
 }
 
 

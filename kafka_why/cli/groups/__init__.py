@@ -1,4 +1,4 @@
-"""`kafka-why groups`: the functions of kafka-consumer-groups that read.
+"""`kafka-why groups`: the read-only functions of kafka-consumer-groups.
 
 Messages are Kafka's. They go to stderr, so that stdout has only the requested data. Exit codes are Kafka's: 1
 for wrong usage, otherwise 0, even after an error about single groups. One difference: the exit code is 1 if

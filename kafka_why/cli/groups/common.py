@@ -1,22 +1,29 @@
 """The options, connections and output functions that the subcommands of `groups` share."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.output import configure_logs, show, show_stderr
-from kafka_why.cli.parameters import WholeNumber, cluster_options, with_options
+from kafka_why.cli.output import show, show_stderr
+from kafka_why.cli.parameters import Command, WholeNumber, cluster_options, prefix_option, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.history_reader import AnyView
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.gather import Answers, GroupDescriber, KnownTypes, LogOffsets, TopicGroupDescriber, dead
+from kafka_why.groups.gather import (
+    Answers,
+    GroupDescriber,
+    KnownTypes,
+    LogOffsets,
+    TopicGroupDescriber,
+    dead_group,
+)
 from kafka_why.groups.list_groups import (
     GroupListRow,
     GroupOffsets,
@@ -26,15 +33,12 @@ from kafka_why.groups.list_groups import (
     list_groups,
     list_row,
 )
-from kafka_why.observed.consumer_offsets.schemas import partition_of_offsets
+from kafka_why.observed.consumer_offsets.schemas import kafka_partition
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on, names_on
-from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic
 from kafka_why.wording import VisibleText, visible_text
-
-# Descriptions of groups from the brokers' own `__consumer_offsets`.
 
 
 class BrokersGroups(GroupDescriber):
@@ -46,29 +50,31 @@ class BrokersGroups(GroupDescriber):
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Describe the groups. Raises HistoryUnavailable, KafkaError."""
+        """Return the descriptions of the groups, and their committed offsets.
+
+        Raises HistoryUnavailable, KafkaError.
+        """
         with OffsetsTopic(self._client_config) as topic:
-            found = {group_id: topic.group(group_id) for group_id in groups}
+            stored = {group_id: topic.read_group(group_id) for group_id in groups}
         names = names_on(self._client_config).known
         answers: Answers = {
-            group_id: dead(group_id) if group is None else view_of(group, names)
-            for group_id, group in found.items()
+            group_id: dead_group(group_id) if group is None else view_of(group, names)
+            for group_id, group in stored.items()
         }
+        offsets = {group_id: {} if group is None else group.offsets for group_id, group in stored.items()}
         return answers, {
             group_id: GroupOffsets(
                 {
                     TopicPartition(topic, number): OffsetWithEpoch(offset.offset, offset.leader_epoch)
-                    for topic, partitions in ({} if group is None else group.offsets).items()
+                    for topic, partitions in topics.items()
                     for number, offset in partitions.items()
                 }
             )
-            for group_id, group in found.items()
+            for group_id, topics in offsets.items()
         }
 
 
 DEFAULT_TIMEOUT_MS = 30_000
-
-Command = Callable[..., Any]
 
 
 class Cluster:
@@ -82,14 +88,15 @@ class Cluster:
 
     @cached_property
     def layout(self) -> TopicLayout:
-        """The coordinator's topics."""
+        """The coordinator's topics. Raises TopicsMissing, and GatewayAddress at a gateway."""
         return layout_on(self._client_config, self._prefix)
 
     @cached_property
-    def is_set_up(self) -> bool:
-        """True if a coordinator of this project or an observer has topics with the prefix.
+    def has_topics(self) -> bool:
+        """True if the cluster has the topics of a coordinator of this project, or of an observer.
 
-        Raises TopicsMissing if a prefix was given and has no topics.
+        Raises GatewayAddress at a gateway. If the user has chosen a prefix, raises TopicsMissing instead of
+        returning False.
         """
         try:
             return bool(self.layout)
@@ -99,20 +106,22 @@ class Cluster:
             return False
 
     @property
-    def described_by(self) -> GroupDescriber:
-        """The source of descriptions: the groups topic, or the brokers' own `__consumer_offsets`."""
-        if self.is_set_up:
+    def describer(self) -> GroupDescriber:
+        """The source of descriptions: the groups topic or, without it, the brokers' `__consumer_offsets`."""
+        if self.has_topics:
             return TopicGroupDescriber(self._client_config, self.layout, self._timeout_ms)
         return BrokersGroups(self._client_config)
 
     def list_rows(self) -> list[GroupListRow]:
         """Return the rows of all groups, of every protocol type."""
-        return [*map(list_row, self.groups())] if self.is_set_up else list_broker_groups(self._client_config)
+        if not self.has_topics:
+            return list_broker_groups(self._client_config)
+        return [list_row(group) for group in self.groups()]
 
     def storage_of(self, group_id: str) -> tuple[str, int]:
         """Return the topic and the partition that store the group."""
-        if not self.is_set_up:
-            return KAFKAS_OFFSETS_TOPIC, partition_of_offsets(group_id, self._offsets_partitions)
+        if not self.has_topics:
+            return KAFKAS_OFFSETS_TOPIC, kafka_partition(group_id, self._offsets_partitions)
         layout = self.layout
         topic = layout.groups_topic if layout.is_observed else layout.requests_topic
         return topic, partition_of(group_id, layout.request_partitions)
@@ -125,27 +134,28 @@ class Cluster:
     @cached_property
     def log(self) -> LogOffsets:
         """The reader of log offsets from the broker."""
-        return self._stack.enter_context(closing(LogOffsets(self._client_config, self._timeout_ms)))
+        return self._stack.enter_context(LogOffsets(self._client_config, self._timeout_ms))
 
     def groups(self) -> list[AnyView]:
         """Return all groups, of every protocol type, as the groups topic has them now."""
         return list_groups(self._client_config, self.layout, self._timeout_ms)
 
     def answered_groups(self) -> list[AnyView]:
-        """Return all groups, including every change that the coordinator has acknowledged to a client.
+        """Return all groups, as `groups` does.
 
-        Without a coordinator, these are the same as `groups`.
+        A subclass that can send requests to the coordinator waits until the topic has every change that the
+        coordinator has acknowledged.
         """
         return self.groups()
 
     def chosen_groups(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> KnownTypes:
-        """Return the groups that the user names or selects by `--all-groups`, with their types if known.
+        """Return the groups that the user names or selects by `--all-groups`, each with its type or None.
 
-        `--all-groups` selects RocketMQ's groups only with `rocketmq`.
+        `--all-groups` includes RocketMQ's groups only if `rocketmq` is true.
         """
         if not all_groups:
             return dict.fromkeys(named)
-        if not self.is_set_up:
+        if not self.has_topics:
             return {row.group: None for row in self.list_rows() if row.is_of_consumers}
         return {
             group.group_id: group.group_type if isinstance(group, GroupSnapshot) else None
@@ -163,12 +173,15 @@ C = TypeVar("C", bound=Cluster)
 
 @contextmanager
 def connected(kind: type[C], client_config: ClientConfig, prefix: str, timeout_ms: int) -> Iterator[C]:
-    """Yield a cluster whose connections stay open during the block. A connection error ends the command."""
+    """Yield a cluster of class `kind`, whose connections stay open during the block.
+
+    A connection error ends the command.
+    """
     with ExitStack() as stack:
         cluster: C = kind(stack, client_config, prefix, timeout_ms)
         try:
             yield cluster
-        except (ClientError, HistoryUnavailable, KafkaError) as error:
+        except (ClientError, KafkaError) as error:
             raise failure(cluster.reason(error)) from error
 
 
@@ -191,24 +204,19 @@ timeout_option = click.option(
 def connection_options(command: Command) -> Command:
     """Add the options of the cluster, `--prefix` and `--timeout`.
 
-    The command gets an open `cluster`. Its class is `ctx.obj` of the parent command, or Cluster.
+    The command gets an open `cluster`. Its class is Cluster, unless a parent command has set `ctx.obj` to
+    another class.
     """
 
     @functools.wraps(command)
-    def run(*, client_config: ClientConfig, prefix: str, timeout_ms: int, **given: Any) -> None:
-        configure_logs()
-        kind: type[Cluster] = click.get_current_context().find_object(type) or Cluster
-        with connected(kind, client_config, prefix, timeout_ms) as cluster:
-            command(cluster=cluster, **given)
+    def run(*, client_config: ClientConfig, prefix: str, timeout_ms: int, **others: Any) -> None:
+        cluster_class: type[Cluster] = click.get_current_context().find_object(type) or Cluster
+        with connected(cluster_class, client_config, prefix, timeout_ms) as cluster:
+            command(cluster=cluster, **others)
 
-    options = (
-        cluster_options(),
-        click.option(
-            "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
-        ),
-        timeout_option,
+    return with_options(
+        run, cluster_options("The cluster with the coordinator's topics."), prefix_option, timeout_option
     )
-    return with_options(run, *options)
 
 
 def group_options(command: Command) -> Command:
@@ -218,10 +226,10 @@ def group_options(command: Command) -> Command:
     """
 
     @functools.wraps(command)
-    def run(*, names: tuple[str, ...], named: tuple[str, ...], all_groups: bool, **given: Any) -> None:
+    def run(*, names: tuple[str, ...], named: tuple[str, ...], all_groups: bool, **others: Any) -> None:
         if bool(names or named) == all_groups:
             raise click.UsageError("takes groups (GROUP or --group), or --all-groups")
-        command(named=(*names, *named), all_groups=all_groups, **given)
+        command(named=(*names, *named), all_groups=all_groups, **others)
 
     options = (
         click.argument("names", nargs=-1, metavar="[GROUP]..."),

@@ -45,15 +45,17 @@ Groups = Mapping[str, GroupSnapshot]
 RowsOf = Mapping[str, Sequence[PartitionRow]]
 
 
-class _Shown(NamedTuple):
-    rows: Sequence[Any]  # for JSON
+class _DescribeOutput(NamedTuple):
+    """The output of `groups describe`: rows for JSON, tables for text."""
+
+    rows: Sequence[Any]
     tables: Sequence[VisibleText]
 
 
-def _shown_column(
+def _column_option(
     option: str, parameter: str, parse: Callable[[str], Any], text: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option that shows a column and may filter by it."""
+    """Add an option that shows a column and, if it has a value, also filters the rows by it."""
     return click.option(
         option,
         parameter,
@@ -67,9 +69,11 @@ def _shown_column(
 
 @click.command("list")
 @connection_options
-@_shown_column("--state", "states", parse_states, "Show states too; list only groups in one of these states.")
-@_shown_column("--type", "types", parse_types, "Show types too; list only groups of one of these types.")
-@_shown_column(
+@_column_option(
+    "--state", "states", parse_states, "Show states too; list only groups in one of these states."
+)
+@_column_option("--type", "types", parse_types, "Show types too; list only groups of one of these types.")
+@_column_option(
     "--protocol",
     "protocols",
     parse_protocols,
@@ -86,10 +90,12 @@ def list_(
     """List the groups of every protocol type, including empty ones.
 
     The list comes from the groups topic and includes everything up to the coordinator's last committed batch.
-    On a cluster without a coordinator of this project, or `observe`, the brokers list their own groups.
+    If the cluster has neither a coordinator of this project nor `observe`, the brokers list their own groups.
     """
-    nothing = frozenset[str]()
-    groups = select_groups(cluster.list_rows(), states or nothing, types or nothing, protocols or nothing)
+    any_value = frozenset[str]()  # an empty set selects all groups
+    groups = select_groups(
+        cluster.list_rows(), states or any_value, types or any_value, protocols or any_value
+    )
     if output == "json":
         show_json(groups)
         return
@@ -132,7 +138,7 @@ def describe(
 ) -> None:
     """Describe groups: their partitions, their members, or their state.
 
-    The description of a RocketMQ group comes from the groups topic; without an option it is complete. On a
+    A RocketMQ group is described from the groups topic, and in full unless an option is given. On a
     cluster without a coordinator of this project, or `observe`, descriptions come from the cluster's own
     __consumer_offsets.
     """
@@ -140,29 +146,31 @@ def describe(
         raise click.UsageError("takes at most one of these options: --members, --offsets, --state")
     with_offsets = not (members or state)
     groups = cluster.chosen_groups(named, all_groups, rocketmq=True)
-    described = describe_groups(cluster.described_by, groups, with_offsets=with_offsets or lag_seconds)
+    described = describe_groups(cluster.describer, groups, with_offsets=with_offsets or lag_seconds)
     _show_remarks(described)
     rocketmq = _rocketmq_rows(cluster, described.rocketmq, with_offsets=with_offsets)
     rows_of: RowsOf = {}
     if with_offsets or lag_seconds:
         rows_of = describe_partitions(cluster.log, described, with_lag_seconds=lag_seconds)
     if members:
-        shown = _members(described.groups, rows_of, verbose=verbose)
+        described_output = _members_output(described.groups, rows_of, verbose=verbose)
     elif state:
-        shown = _states(cluster, described.groups, rows_of, verbose=verbose)
+        described_output = _states_output(cluster, described.groups, rows_of, verbose=verbose)
     else:
-        shown = _offsets(described.groups, rows_of, verbose=verbose)
+        described_output = _offsets_output(described.groups, rows_of, verbose=verbose)
     if output == "json":
-        show_json([*shown.rows, *rocketmq])
+        show_json([*described_output.rows, *rocketmq])
         return
-    rendered = _rocketmq_tables(offsets=offsets, members=members, state=state)
-    for table in [*shown.tables, *(render(row) for row in rocketmq for render in rendered)]:
+    formats = _rocketmq_formats(offsets=offsets, members=members, state=state)
+    rocketmq_tables = [format_table(row) for row in rocketmq for format_table in formats]
+    for table in [*described_output.tables, *rocketmq_tables]:
         show_table(table)
     if page_url is not None:
         _show_links(page_url, [] if all_groups else [*described.groups, *described.rocketmq])
 
 
 def _show_links(page_url: str, group_ids: Sequence[str]) -> None:
+    """Print the address of each group on the page, or of the list of groups if `group_ids` is empty."""
     show_stderr("")
     for address in [link(page_url, group_id) for group_id in group_ids] or [link(page_url)]:
         show_stderr(address)
@@ -176,53 +184,56 @@ def _show_remarks(described: DescribedGroups) -> None:
             show_stderr(text)
 
 
-def _offsets(groups: Groups, rows_of: RowsOf, *, verbose: bool) -> _Shown:
+def _offsets_output(groups: Groups, rows_of: RowsOf, *, verbose: bool) -> _DescribeOutput:
     tables = [partition_table(rows, verbose=verbose) for rows in rows_of.values() if rows]
-    return _Shown(_by_group(groups, "partitions", rows_of), tables)
+    return _DescribeOutput(_by_group(groups, "partitions", rows_of), tables)
 
 
-def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
+def _members_output(groups: Groups, lags: RowsOf, *, verbose: bool) -> _DescribeOutput:
     rows_of = {group_id: member_rows(group) for group_id, group in groups.items()}
     if lags:  # if they were requested
         rows_of = {group_id: with_lags(rows, lags[group_id]) for group_id, rows in rows_of.items()}
     tables = [member_table(rows, verbose=verbose) for rows in rows_of.values() if rows]
-    return _Shown(_by_group(groups, "members", rows_of), tables)
+    return _DescribeOutput(_by_group(groups, "members", rows_of), tables)
 
 
-def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
+def _states_output(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _DescribeOutput:
     rows = [state_row(group, *cluster.storage_of(group_id)) for group_id, group in groups.items()]
     if lags:  # if they were requested
         rows = [structs.replace(row, behind=lag_summary(lags[row.group])) for row in rows]
-    return _Shown(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])
+    return _DescribeOutput(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])
 
 
-def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def _by_group(groups: Groups, key: str, rows_of: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return JSON objects of the groups, each with its rows under `key`."""
     return [
-        {"group": group_id, "state": group.state, what: rows_of[group_id]}
+        {"group": group_id, "state": group.state, key: rows_of[group_id]}
         for group_id, group in groups.items()
     ]
 
 
 def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: bool) -> list[RocketMqRow]:
+    """Return the rows of RocketMQ's groups, and print remarks about them."""
     groups = cluster.answered_groups() if group_ids else []
     views = {g.group_id: g for g in groups if isinstance(g, RocketMqSnapshot)}
-    absent = [group_id for group_id in group_ids if group_id not in views]
-    # These groups have ended since the groups were listed.
-    show_errors([f"Group '{g}' is a RocketMQ group and is no longer on the groups topic." for g in absent])
+    # A group may have ended since it was found to be of RocketMQ.
+    ended_ids = [group_id for group_id in group_ids if group_id not in views]
+    show_errors([f"Group '{g}' is a RocketMQ group and is no longer on the groups topic." for g in ended_ids])
     rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]
     for row in rows:
-        for text in (*rocketmq_remarks(row), *([offsets_remark(row.group)] if with_offsets else [])):
+        for text in rocketmq_remarks(row):
             show_stderr(text)
+        if with_offsets:
+            show_stderr(offsets_remark(row.group))
     return rows
 
 
-def _rocketmq_tables(
+def _rocketmq_formats(
     *, offsets: bool, members: bool, state: bool
 ) -> list[Callable[[RocketMqRow], VisibleText]]:
-    everything = not (offsets or members or state)
-    tables: list[Callable[[RocketMqRow], VisibleText]] = []
-    # Without an option all tables are shown; --offsets shows none.
-    tables += [rocketmq_state_table] if state or everything else []
-    tables += [topic_table] if everything else []
-    tables += [client_table] if members or everything else []
-    return tables
+    """Return the functions that format a RocketMQ group, for these options of the command."""
+    if offsets:
+        return []
+    if members:
+        return [client_table]
+    return [rocketmq_state_table] if state else [rocketmq_state_table, topic_table, client_table]

@@ -1,8 +1,9 @@
 """Requests: one Struct for each message, with the fields of Kafka's message of that name in snake_case.
 
-Requests are decoded once, at the edge (`kafka_why.contract.codec`), so the core receives only well-formed
-requests. Numbers have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields are
-ignored. Source: clients/src/main/resources/common/message/*Request.json of Apache Kafka.
+Requests are decoded once, at the edge (`kafka_why.contract.codec`), so the coordinator's core (the packages
+`state` and `assignors`) receives only well-formed requests. Numbers have the bounds of Kafka's wire format.
+Bytes are base64 in JSON. Unknown fields are ignored. Source:
+clients/src/main/resources/common/message/*Request.json of Apache Kafka.
 """
 
 from typing import Annotated, Literal, get_args
@@ -43,6 +44,7 @@ from kafka_why.contract.kafka.streams_responses import StreamsGroupDescribe, Str
 from kafka_why.contract.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
 Digest = Annotated[str, Meta(max_length=64)]
+"""A digest in text form, of at most 64 characters."""
 
 
 class Protocol(Struct, frozen=True):
@@ -61,8 +63,8 @@ class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True)
     group_instance_id: ShortStr | None = None
     protocol_type: ShortStr
     protocols: list[Protocol]
-    reason: ShortStr | None = None
-    # For groups whose partitions the coordinator assigns.
+    reason: ShortStr | None = None  # why the client joins (KIP-800)
+    # Numbers of partitions, for groups whose partitions the coordinator assigns.
     partitions_per_topic: dict[ShortStr, PartitionCount] = {}
     # Topics in the protocols' metadata, for a group of the consumer protocol; None if the sender could not
     # read them.
@@ -88,15 +90,15 @@ class SyncGroup(Request[SyncGroupResponse], frozen=True, kw_only=True, tag=True)
 
 
 class OversizedRequest(Request[OversizedRequestResponse], frozen=True, kw_only=True, tag=True):
-    """A notice of a JoinGroup or SyncGroup whose record would be too large. The sender appends it instead.
+    """A notice, which the sender appends instead of a JoinGroup or SyncGroup whose record would be too large.
 
-    The fields from `generation_id` on are as in the request. Kafka has no such request, because its
-    coordinator reads the client's own.
+    The fields from `generation_id` on are as in the JoinGroup or SyncGroup. Kafka has no such request,
+    because its coordinator gets the client's request itself.
     """
 
     kind: Literal["JoinGroup", "SyncGroup"]
     size_bytes: Int64  # of the record, or of the client's frame
-    max_bytes: Int64
+    max_bytes: Int64  # the limit that it exceeds
     generation_id: Int32 = -1
     member_id: ShortStr = ""
     group_instance_id: ShortStr | None = None
@@ -129,7 +131,7 @@ class LeaveGroup(Request[LeaveGroupResponse], frozen=True, kw_only=True, tag=Tru
     members: list[LeavingMember]
 
 
-class CommittedPartition(Struct, frozen=True):
+class CommittedPartition(Struct, frozen=True, gc=False):
     """The committed offset of one partition, which is the offset of the next record to read."""
 
     partition_index: Int32
@@ -138,7 +140,7 @@ class CommittedPartition(Struct, frozen=True):
     committed_metadata: str | None = None
 
 
-class CommittedTopic(Struct, frozen=True):
+class CommittedTopic(Struct, frozen=True, gc=False):
     """A topic of an OffsetCommit."""
 
     name: ShortStr
@@ -162,9 +164,10 @@ class OffsetCommit(Request[OffsetCommitResponse], frozen=True, kw_only=True, tag
 class TxnOffsetCommit(Request[TxnOffsetCommitResponse], frozen=True, kw_only=True, tag=True):
     """Store offsets as a part of a producer's transaction. They are pending until the transaction ends.
 
-    Before the sender checked that the transaction is open, it read `txn_position`: the end of the partition
-    with the markers of this transaction. So the markers of the producer's earlier transactions are before
-    `txn_position`, and the marker of this transaction is not.
+    The markers topic is one of the coordinator's topics. The brokers record there how transactions with
+    offsets end. The sender reads `txn_position`, the end of the partition with the transaction's markers,
+    before it checks that the transaction is open. So the markers of the producer's earlier transactions are
+    before `txn_position`, and the marker of this transaction is not.
     """
 
     transactional_id: ShortStr
@@ -192,10 +195,10 @@ class TransactionMarker(Request[TransactionMarkerResponse], frozen=True, kw_only
     txn_partition: Int32  # of the markers topic
     txn_position: Int64  # offset of the marker
     txn_topic_id: UUID | None = None  # of the markers topic; None if unknown
-    # The marker applies to pending offsets with at least this `txn_position`; the sender has found no other
-    # marker for them before this one.
+    # The marker applies to pending offsets whose `txn_position` is at least this. The sender has found no
+    # earlier marker for them.
     first_position: Int64
-    committed: bool  # False: aborted
+    committed: bool  # False if the transaction was aborted
 
 
 class TopicPartitions(Struct, frozen=True):
@@ -203,7 +206,7 @@ class TopicPartitions(Struct, frozen=True):
 
     name: ShortStr
     partition_indexes: list[Int32]
-    # Only in OffsetFetch, to omit offsets of earlier topics with this name; None: all topics with the name.
+    # Only in OffsetFetch, to omit offsets of other topics that had this name; None to omit none.
     topic_id: UUID | None = None
 
 
@@ -223,15 +226,18 @@ class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag
 
 
 class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a DescribeGroups."""
+    """Describe one group. A client's DescribeGroups with several groups becomes several requests."""
 
-    # A replica lists changed groups in an early answer (`DescribeGroupResponse.changed`); requires
-    # `waits_for_views`.
+    # True to get the groups that have changed, from a replica in an early answer
+    # (`DescribeGroupResponse.changed`). Requires `waits_for_views`.
     lists_changed: bool | UnsetType = UNSET
 
 
 class DeleteGroup(Request[DeleteGroupResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a DeleteGroups. A group without members is deleted with its offsets."""
+    """Delete a group without members, with its offsets.
+
+    A client's DeleteGroups with several groups becomes several requests.
+    """
 
 
 class TopicIdPartitions(Struct, frozen=True):
@@ -242,26 +248,25 @@ class TopicIdPartitions(Struct, frozen=True):
 
 
 class RegexResolution(Struct, frozen=True):
-    """The topics, by name, that a pattern matched when the sender read the cluster's topics at `at_ms`."""
+    """The topics that match a pattern, by name. The sender read the cluster's topics at `at_ms`."""
 
     topics: dict[ShortStr, TopicImage] = {}
     at_ms: Int64 = 0
     error: str | None = None  # why the pattern is not a regular expression of RE2
-    # Digest of all matching topics (`records.topic_patterns.digest`), set only if the sender left out topics
-    # that the client may not DESCRIBE.
+    # Digest of all matching topics (`records.topic_patterns.digest`), set only if `topics` omits topics that
+    # the client may not DESCRIBE.
     seen: Digest | UnsetType = UNSET
 
 
 Looked = Annotated[dict[ShortStr, RegexResolution], Meta(max_length=1)]
-"""The resolutions by pattern."""
+"""The resolution of at most one pattern, by the pattern."""
 
 
 class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
-    """The only request of a member on the consumer protocol (KIP-848): it joins, keeps its session alive,
-    reports what it owns, and leaves.
+    """The only request of a member on the consumer protocol (KIP-848).
 
-    A field that is None, or `rebalance_timeout_ms` -1, has not changed. Kafka's request has the fields up to
-    `topic_partitions`.
+    It joins, keeps the session alive, reports the owned partitions, and leaves. A field that is None, or
+    `rebalance_timeout_ms` -1, has not changed. Kafka's request has the fields up to `topic_partitions`.
     """
 
     member_id: ShortStr = ""
@@ -276,21 +281,26 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
     # The topics of `subscribed_topic_names` in the brokers' metadata; None without names, or if the sender
     # could not reach the brokers.
     topics: TopicImages | None = None
-    regex: RegexResolution | None = None  # of `subscribed_topic_regex`; None as for `topics`
-    # The sender shows its client only topics that the client may DESCRIBE.
+    # The topics of `subscribed_topic_regex`; None without a pattern, or if the sender could not reach the
+    # brokers.
+    regex: RegexResolution | None = None
+    # True if the sender shows its client only topics that the client may DESCRIBE.
     checks_topics: bool | UnsetType = UNSET
-    # Topics of the pattern in the last response's `look` (`ConsumerGroupHeartbeatResponse`).
+    # The topics of the pattern that the last response named in `look` (`ConsumerGroupHeartbeatResponse`).
     looked: Looked | UnsetType = UNSET
 
 
 class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a ConsumerGroupDescribe (KIP-848)."""
+    """Describe one group of the consumer protocol (KIP-848).
+
+    A client's request with several groups becomes several requests.
+    """
 
 
 class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
     """Ask for the settings of one group: the resource GROUP of a DescribeConfigs."""
 
-    # Return the coordinator's settings instead, which brokers have under the same names.
+    # True to get the coordinator's own settings instead. Kafka's brokers have them under the same names.
     of_coordinator: bool = False
 
 
@@ -304,7 +314,8 @@ class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only
 class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
     """The topics in the cluster's metadata that match a group's patterns, by pattern.
 
-    The topic watcher sends it, and gets no answer. Kafka's coordinator reads the metadata itself.
+    The topic watcher, a thread of the coordinator's service, sends it, and gets no answer. Kafka's
+    coordinator reads the metadata itself.
     """
 
     group_id: ShortStr
@@ -315,7 +326,7 @@ class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=Tru
 class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
     """Topics in the cluster's metadata, by name. A topic that does not exist is None.
 
-    The topic watcher sends it, and gets no answer.
+    The topic watcher, a thread of the coordinator's service, sends it, and gets no answer.
     """
 
     group_id: ShortStr
@@ -323,7 +334,7 @@ class TopicMetadata(Struct, frozen=True, kw_only=True, tag_field="type", tag=Tru
     version: int = RECORD_VERSION
 
 
-AnyAnswered = (
+AnyAnsweredRequest = (
     JoinGroup
     | SyncGroup
     | OversizedRequest
@@ -349,19 +360,19 @@ AnyAnswered = (
     | AlterGroupConfigs
     | ReleaseGroup
 )
-ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
+ANSWERS = tuple(dict.fromkeys(kind.response_type for kind in get_args(AnyAnsweredRequest)))
 """The response classes of these requests."""
 
 Unanswered = TopicMetadata | RegexResolved | ShareStateResult
 """A request of the coordinator's own service, which has no answer and no principal."""
 UNANSWERED = (TopicMetadata, RegexResolved, ShareStateResult)  # for `isinstance`, which is slow with a union
-AnyRequest = AnyAnswered | Unanswered
+AnyRequest = AnyAnsweredRequest | Unanswered
 
 
 class ReplyTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The address of an answer.
 
-    Readers drop duplicates by `request`, the id `<topic>-<partition>-<offset>`.
+    Readers drop duplicates by `request`, the request's id (`kafka_why.contract.codec.request_id`).
     """
 
     reply_partition: int

@@ -7,13 +7,14 @@ from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
 
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.messages import ErrorCode, Response
 
 NO_GENERATION = -1
 
 
 class JoinGroupMember(Struct, frozen=True):
-    """A member in the leader's list."""
+    """A member in the list that the leader gets."""
 
     member_id: str
     group_instance_id: str | None
@@ -26,8 +27,8 @@ class JoinGroupResponse(Response, frozen=True, kw_only=True, tag="JoinGroup"):
     generation_id: int = NO_GENERATION
     protocol_type: str | None = None
     protocol_name: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
+    leader: str = ""  # member id of the leader
+    skip_assignment: bool = False  # True if the leader must not compute a new assignment
     member_id: str = ""
     members: list[JoinGroupMember] = []
 
@@ -99,7 +100,7 @@ class FetchedPartition(Struct, frozen=True, omit_defaults=True):
     committed_offset: int  # -1 if there is none, or if `error_code` is set
     committed_leader_epoch: int
     metadata: str
-    topic_id: UUID | None = None  # for which the offset was committed; None if unknown
+    topic_id: UUID | None = None  # id of the topic when the offset was committed; None if unknown
     error_code: ErrorCode = ErrorCode.NONE
 
 
@@ -133,9 +134,6 @@ class DescribedMember(Struct, frozen=True):
     member_assignment: bytes
 
 
-DEAD = "Dead"
-
-
 class ListedGroup(Struct, frozen=True):
     """A group as ListGroups shows it. A group that does not exist is Dead."""
 
@@ -151,16 +149,16 @@ class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGr
     Kafka's response does not have the fields from `pending_offsets` on.
     """
 
-    # For a group of the consumer protocol, in versions that have the field.
+    # Set for a group of the consumer protocol, in versions of Kafka's response that have the field.
     error_message: str | UnsetType = UNSET
     group_state: str = DEAD
     protocol_type: str = ""
     protocol_data: str = ""  # the selected protocol, or "" unless the group is Stable
     members: list[DescribedMember] = []
-    # Pending in transactions, by topic and partition, of the last request; omitted if there are none.
+    # By topic and partition, the last offset that is pending in a transaction; omitted if there are none.
     pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
-    # Only from a replica, for `DescribeGroup.lists_changed`: the partition's groups that may have changed
-    # since the query's last committed batch.
+    # For a request with `lists_changed`, which only a replica answers: the groups of the request's partition
+    # whose view in the groups topic may be out of date, because no batch of the query has written it.
     changed: list[ListedGroup] | UnsetType = UNSET
 
 
@@ -192,8 +190,8 @@ class ConsumerGroupHeartbeatResponse(
 ):
     """The response to a heartbeat of the consumer protocol."""
 
-    # The member's pattern, if the group needs its topics again; the sender's next request for this member
-    # then has the matching topics that the client may DESCRIBE (`ConsumerGroupHeartbeat.looked`).
+    # The member's pattern, if the group needs the topics that match it. The sender's next request for this
+    # member then has the matching topics that the client may DESCRIBE (`ConsumerGroupHeartbeat.looked`).
     look: str | UnsetType = UNSET
 
 
@@ -216,7 +214,7 @@ class ConsumerGroupMemberDescription(Struct, frozen=True):
 class EpochsDescription(Response, frozen=True, kw_only=True):
     """Kafka's description of a group with epochs."""
 
-    error_message: str | None = None  # why it cannot be described
+    error_message: str | None = None  # why the group cannot be described
     group_state: str = ""
     group_epoch: int = 0
     assignment_epoch: int = 0
@@ -306,7 +304,7 @@ class DeletedShareTopic(Struct, frozen=True):
 class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DeleteShareGroupOffsets"):
     """The outcome for each topic of the request.
 
-    There is none if the group has no state, or the request failed.
+    `responses` is empty if the group has no state, or the whole request failed.
     """
 
     error_message: str | None = None
@@ -318,12 +316,12 @@ class GroupConfigValue(Struct, frozen=True, omit_defaults=True):
 
     name: str
     value: str
-    is_default: bool  # it is the coordinator's value
-    without_own: str | None = None  # the coordinator's value, if the group overrides it
+    is_default: bool  # True if `value` is the coordinator's
+    without_own: str | None = None  # the coordinator's value, if the group overrides it, else None
 
 
 class DescribeGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="DescribeGroupConfigs"):
-    """Every setting of the group by name, or every setting of the coordinator."""
+    """Every setting of the group, or of the coordinator if the request asks for it."""
 
     configs: list[GroupConfigValue] = []  # for the coordinator, `is_default` means Kafka's default
 

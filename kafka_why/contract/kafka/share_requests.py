@@ -25,7 +25,7 @@ class TopicImage(Struct, frozen=True):
 
 
 TopicImages = dict[ShortStr, TopicImage | None]
-"""The topics that the sender of a request knows, by name, or None if no topic has that name."""
+"""Topics in the metadata of a request's sender, by name. None means that no topic has the name."""
 
 
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -47,7 +47,7 @@ class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_
 
 
 class ShareGroupDescribe(Request[ShareGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a ShareGroupDescribe."""
+    """Describe one share group. A client's request with several groups becomes several requests."""
 
 
 class DescribeShareGroupOffsets(
@@ -55,8 +55,8 @@ class DescribeShareGroupOffsets(
 ):
     """Return the group's partitions whose state is initialized.
 
-    Only the share coordinator knows the group's positions in them, so the sender queries it, too, as Kafka
-    does.
+    The sender also queries the share coordinator, as Kafka does, because only the share coordinator knows the
+    group's positions in these partitions.
     """
 
 
@@ -93,12 +93,12 @@ class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=T
 
 
 class ShareStatePartition(Struct, frozen=True):
-    """The outcome of a task for one partition."""
+    """The outcome of a task of the share coordinator for one partition."""
 
     topic_id: UUID
     partition: PartitionNumber
     error_code: Int16 = 0  # from the share coordinator
-    # With FENCED_STATE_EPOCH, this and `start_offset` are of the share coordinator's own state.
+    # With the error FENCED_STATE_EPOCH, the share coordinator's state epoch and start offset.
     state_epoch: Int32 | None = None
     start_offset: Int64 | None = None
 
@@ -107,11 +107,11 @@ class ShareStateResult(Struct, frozen=True, kw_only=True, tag_field="type", tag=
     """The outcome of a share group's task, by partition. Partitions without an outcome are omitted.
 
     The share coordinator of the cluster executes the tasks of
-    `kafka_why.contract.kafka.snapshot.ShareSnapshot`. The coordinator's own service sends this request, and
-    gets no answer. Kafka's coordinator calls the share coordinator itself.
+    `kafka_why.contract.kafka.snapshot.ShareSnapshot`. A service of this project's group coordinator sends
+    this request, and gets no answer. Kafka's group coordinator calls the share coordinator itself.
     """
 
     group_id: ShortStr
-    task: ShortStr
+    task: ShortStr  # its id
     partitions: list[ShareStatePartition]
     version: int = RECORD_VERSION

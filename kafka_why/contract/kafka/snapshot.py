@@ -15,6 +15,8 @@ Partitions = dict[bytes, list[int]]
 
 
 CONFIGS = "KafkaConfigs"
+"""The `protocol` of a `ConfigsView`."""
+
 
 NamedPartitions = dict[str, list[int]]
 """Sorted partitions by topic name, or by topic id if no topic has the id."""
@@ -28,12 +30,12 @@ def flat(partitions: NamedPartitions) -> tuple[TopicPartition, ...]:
 class StreamsMemberSnapshot(Struct, frozen=True):
     """The fields that only members of streams groups have."""
 
-    topology_epoch: int
+    topology_epoch: int  # of the topology that the member uses
     process_id: str
     user_endpoint: str | None  # HOST:PORT
     client_tags: dict[str, str]
-    # Records by task (`0_3`) that the member's state was behind the changelog topics when it last reported
-    # both offsets; the groups topic omits them.
+    # By task (`0_3`), the number of records that its state was behind the changelog topics when the member
+    # last reported both offsets. Omitted on the groups topic.
     lags: dict[str, int] | UnsetType = UNSET
 
 
@@ -44,21 +46,24 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
     """
 
     member_epoch: int
-    previous_epoch: int
-    state: str
+    previous_epoch: int  # the member epoch before this one
+    state: str  # a `MemberState`
     rack_id: str | None
     subscribed_topic_names: list[str]
     subscribed_topic_regex: str
     server_assignor: str | None
-    assigned: NamedPartitions  # that the member may use
-    revoking: NamedPartitions  # that the member has to give up
-    target: NamedPartitions  # of the member's target assignment
+    assigned: NamedPartitions  # partitions that the member may use
+    revoking: NamedPartitions  # partitions that the member has to give up
+    target: NamedPartitions  # partitions of the member's target assignment
     member_type: str = "consumer"  # the member's protocol: classic, consumer, share or streams
     streams: StreamsMemberSnapshot | UnsetType = UNSET
 
     def awaited(self) -> NamedPartitions:
         """Return the partitions of the member's target that it does not have."""
-        missing = {t: sorted({*numbers} - {*self.assigned.get(t, ())}) for t, numbers in self.target.items()}
+        missing = {
+            topic: sorted(set(numbers).difference(self.assigned.get(topic, ())))
+            for topic, numbers in self.target.items()
+        }
         return {topic: numbers for topic, numbers in missing.items() if numbers}
 
 
@@ -71,9 +76,9 @@ class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     client_host: str
     session_timeout_ms: int  # 0 on the consumer protocol, where it is a setting of the group
     rebalance_timeout_ms: int
-    metadata: bytes  # as in Kafka, for the selected protocol, and empty unless the group is Stable
-    assignment: bytes
-    rejoined: bool
+    metadata: bytes  # for the selected protocol; as in Kafka, empty unless the group is Stable
+    assignment: bytes  # the leader's assignment; with epochs, see `consumer`
+    rejoined: bool  # True if the member has joined in the current rebalance of a classic group
     consumer: ConsumerMemberSnapshot | None = None  # set in a group with epochs
 
     def held(self) -> tuple[TopicPartition, ...]:
@@ -87,10 +92,10 @@ class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
 
 
 class TopicSnapshot(Struct, frozen=True):
-    """A topic that the group knows: its id as text, and its number of partitions."""
+    """The metadata of a topic that a group knows."""
 
-    topic_id: str
-    partitions: int
+    topic_id: str  # the UUID as text
+    partitions: int  # their number
 
 
 class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
@@ -102,7 +107,7 @@ class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
     state_epoch: int | UnsetType = UNSET
     start_offset: int | UnsetType = UNSET
     error_code: int = 0  # of the last result
-    altered: bool = False  # an administrator set the start offset, and it replaces any state that exists
+    altered: bool = False  # True if an administrator set the start offset, which replaces any existing state
 
 
 class ShareTask(Struct, frozen=True):
@@ -113,7 +118,7 @@ class ShareTask(Struct, frozen=True):
 
     task: str  # its id, which the `ShareStateResult` repeats
     kind: str  # `initialize` or `delete`
-    asked_at_ms: int
+    asked_at_ms: int  # when the group's coordinator requested it
     topics: list[ShareTaskPartitions]
 
 
@@ -125,14 +130,16 @@ class ShareSnapshot(Struct, frozen=True):
 
     initializing: NamedPartitions
     initialized: NamedPartitions
-    deleting: NamedPartitions  # of an observed group, only the topics, because the log does not have the rest
-    tasks: list[ShareTask] | UnsetType = UNSET  # open ones, the oldest first; an observed group has none
+    # An observed group (`observe`) has only topics here, because Kafka's log does not have their partitions.
+    deleting: NamedPartitions
+    tasks: list[ShareTask] | UnsetType = UNSET  # open tasks, the oldest first; omitted in an observed group
 
 
 class StreamsSnapshot(Struct, frozen=True):
     """The topology of a streams group.
 
-    An observed group omits the fields from `stateful` on. They are also omitted if empty, except `stateful`.
+    In an observed group (`observe`), `stateful` and all later fields are omitted. In any other group, the
+    fields after `stateful` are omitted if they are empty.
     """
 
     topology_epoch: int | None  # None without a topology
@@ -148,72 +155,78 @@ class StreamsSnapshot(Struct, frozen=True):
 
 
 class ConsumerGroupSnapshot(Struct, frozen=True):
-    """Additional fields of a `GroupSnapshot` with epochs: a consumer, share or streams group.
+    """The additional fields of a `GroupSnapshot` of a group with epochs: a consumer, share or streams group.
 
-    The topic watcher sends the data of `unknown_topics` and `unresolved_regexes`.
+    The topic watcher, a thread of the coordinator's service, polls the brokers' metadata, and sends the
+    coordinator the metadata of `unknown_topics` and the matches of `unresolved_regexes`.
     """
 
     assignment_epoch: int
-    assignor_name: str  # that computed the target assignment; "" before the first one
-    topics: dict[str, TopicSnapshot | None]  # that the group knows; None if no topic has the name
+    assignor_name: str  # assignor that computed the target assignment; "" before the first one
+    topics: dict[str, TopicSnapshot | None]  # topics that the group knows; None if no topic has the name
     resolved_regexes: dict[str, list[str]]  # topics that each pattern matches
     unknown_topics: list[str]  # subscribed names without metadata yet
     unresolved_regexes: list[str]  # patterns without a result yet
-    # Patterns that gateways resolve, because they check which topics a client may DESCRIBE, with digests of
-    # the topics that matched at the last poll of the metadata; omitted if empty.
+    # By pattern, a digest of the topics that matched at the last poll of the metadata. Gateways resolve these
+    # patterns, because gateways check which topics a client may DESCRIBE. Omitted if empty.
     checked_regexes: dict[str, str] | UnsetType = UNSET
     share: ShareSnapshot | UnsetType = UNSET  # of a share group
     streams: StreamsSnapshot | UnsetType = UNSET  # of a streams group
 
     @property
     def group_type(self) -> str:
-        """The group's type, as in its history."""
-        return "share" if self.share else "streams" if self.streams else "consumer"
+        """The group's type: consumer, share or streams."""
+        if self.share:
+            return "share"
+        return "streams" if self.streams else "consumer"
 
 
 class GroupSnapshot(Struct, frozen=True):
-    """The group after the history entry `seq` of this incarnation."""
+    """A Kafka group's view: its state after the history entry `seq` of this incarnation."""
 
     group_id: str
-    incarnation: str
+    incarnation: str  # distinguishes the group from earlier groups with the same id
     seq: int
-    at_ms: int
+    at_ms: int  # time of the state
     state: str
-    state_timestamp_ms: int
+    state_timestamp_ms: int  # when the group entered `state`
     generation: int  # the group epoch in a group with epochs
     protocol_type: str | None
     protocol_name: str | None
     leader_id: str | None
     members: list[MemberSnapshot]
-    pending_members: list[str]
-    last_rebalance_at_ms: int | None
+    pending_members: list[str]  # member ids that were assigned but have not joined yet
+    last_rebalance_at_ms: int | None  # when it began; None if there was none
     last_rebalance_reason: str
-    quarantined: str | None
-    subscribed_topics: list[str] | None = None
+    quarantined: str | None  # the error that stopped the group's deadlines, else None
+    subscribed_topics: list[str] | None = None  # of all members; None if unknown
     # The members' metadata and assignments were omitted, because the record would be too large.
     truncated: bool = False
     version: int = RECORD_VERSION
     consumer: ConsumerGroupSnapshot | UnsetType = UNSET  # omitted in a classic group
     # Settings that the group overrides; omitted if empty.
     configs: dict[str, SettingValue] | UnsetType = UNSET
-    # Topics whose ids a classic group needs for its conversion to the consumer protocol; the topic watcher
-    # sends them; omitted if empty.
+    # Topics whose ids a classic group needs for its conversion to the consumer protocol. The topic watcher
+    # sends the ids. Omitted if empty.
     wanted_topics: list[str] | UnsetType = UNSET
     observed: bool | UnsetType = UNSET  # True for a group of the cluster's own coordinator, else omitted
 
     @property
     def group_type(self) -> str:
-        """The group's type, as in its history."""
+        """The group's type: classic, consumer, share or streams."""
         return self.consumer.group_type if self.consumer else "classic"
 
     @property
     def are_members_complete(self) -> bool:
-        """True if `members` is complete. A record that would be too large omits members."""
+        """False if the group has members, but the view omits them because it would be too large.
+
+        A `truncated` view that still has members omits only their metadata and assignments.
+        """
         return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 
 class ConfigsView(Struct, frozen=True):
-    """The settings of a group that does not exist.
+    """The settings of a group that does not exist, because settings can be made before the group.
 
     Readers of views skip it, because no group has its `protocol`.
     """
@@ -235,8 +248,8 @@ def named(partitions: Mapping[bytes, Iterable[int]], names: Mapping[bytes, str])
 
 # Formats parts of the history's sentences.
 
-
 NAMED_AT_MOST = 10
+"""The usual maximum number of names in a list of a sentence."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -247,7 +260,8 @@ def counted(number: int, noun: str) -> str:
 def listed(texts: list[str], noun: str, most: int = NAMED_AT_MOST) -> str:
     """Return a text such as `a, b and 3 more topics`, with at most `most` texts. `noun` is singular."""
     left_out = len(texts) - most
-    return ", ".join(texts[:most]) + (f" and {counted(left_out, f'more {noun}')}" if left_out > 0 else "")
+    rest = f" and {counted(left_out, f'more {noun}')}" if left_out > 0 else ""
+    return ", ".join(texts[:most]) + rest
 
 
 def listed_partitions(partitions: Mapping[bytes, Iterable[int]], names: Mapping[bytes, str]) -> str:
@@ -257,7 +271,10 @@ def listed_partitions(partitions: Mapping[bytes, Iterable[int]], names: Mapping[
 
 
 def names_change(before: Sequence[str], after: Sequence[str]) -> str:
-    """Return the predicate of a sentence about a member, such as `subscribes to a, b and no longer to c`."""
+    """Return the predicate of a sentence about a member, such as `subscribes to a, b and no longer to c`.
+
+    `before` and `after` are the topics to which it subscribes.
+    """
     added, removed = sorted({*after}.difference(before)), sorted({*before}.difference(after))
     if not removed:
         return f"subscribes to {listed(added, 'topic')}"
@@ -267,22 +284,27 @@ def names_change(before: Sequence[str], after: Sequence[str]) -> str:
 
 
 _NO_COMMIT = "none of its partitions had a commit since it got them"
-_LAST_COMMIT = re.compile(r"the last commit of its partitions was (\d+\.\d) s before")
+_LAST_COMMIT = re.compile(r"the last commit of its partitions was (?P<ago_s>\d+\.\d) s before")
 
 
 def last_commit(ago_ms: int | None) -> str:
-    """Return a sentence about the last commit, `ago_ms` before the member's removal, or None without one."""
+    """Return a sentence about the last commit of a removed member's partitions.
+
+    `ago_ms` is the time from the commit to the removal, or None if there was no commit since the member got
+    them.
+    """
     if ago_ms is None:
         return _NO_COMMIT
     return f"the last commit of its partitions was {max(ago_ms, 0) / 1000:.1f} s before"
 
 
 def last_commit_in(reason: str, earlier_ms: int = 0) -> str:
-    """Return the sentence of `last_commit` in `reason`, or "" if it has none.
+    """Return the sentence of `last_commit` in a removal's `reason`, or "" if it has none.
 
-    The sentence is adjusted for a member that was removed `earlier_ms` before the removal in `reason`.
+    `reason` has the time from the commit to the removal. If the member was in fact gone `earlier_ms` before
+    the removal, the returned sentence has the time to that earlier moment.
     """
-    found = _LAST_COMMIT.search(reason)
-    if found is not None:
-        return last_commit(round(float(found[1]) * 1000) - earlier_ms)
+    sentence = _LAST_COMMIT.search(reason)
+    if sentence is not None:
+        return last_commit(round(float(sentence["ago_s"]) * 1000) - earlier_ms)
     return _NO_COMMIT if _NO_COMMIT in reason else ""

@@ -46,7 +46,7 @@ class TaskIds(Struct, frozen=True):
 
 
 class TaskOffset(Struct, frozen=True):
-    """The position of a task: the sum of its offsets, or of the end offsets, in its changelog topics."""
+    """A sum over the changelog topics of a task: of the member's offsets in them, or of their end offsets."""
 
     subtopology_id: ShortStr
     partition: Int32
@@ -76,7 +76,7 @@ class StreamsStatus(Struct, frozen=True):
 
 
 class StreamsTopicPartitions(Struct, frozen=True):
-    """Partitions, sorted, of one topic."""
+    """The sorted partitions of one topic."""
 
     topic: str
     partitions: list[int]
@@ -127,7 +127,7 @@ class StreamsGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="St
 
 
 class SubtopologyDescription(Struct, frozen=True, kw_only=True):
-    """A subtopology, with its topics in order of names. A number of partitions is 0 while it is undecided."""
+    """A subtopology, with its topics sorted by name. `partitions` of a topic is 0 until it is decided."""
 
     subtopology_id: str
     source_topics: list[str]
@@ -137,7 +137,7 @@ class SubtopologyDescription(Struct, frozen=True, kw_only=True):
 
 
 class TopologyDescription(Struct, frozen=True):
-    """The topology of a group: configured if the group is ready, else as the first member sent it."""
+    """The topology of a group as the first member sent it. In a ready group, all numbers are decided."""
 
     epoch: int
     subtopologies: list[SubtopologyDescription]
@@ -151,7 +151,7 @@ class StreamsAssignment(Struct, frozen=True):
     warmup_tasks: list[TaskIds]
 
 
-NO_TASKS = StreamsAssignment([], [], [])
+NO_TASKS = StreamsAssignment(active_tasks=[], standby_tasks=[], warmup_tasks=[])
 
 
 class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
@@ -176,17 +176,17 @@ class StreamsGroupMemberDescription(Struct, frozen=True, kw_only=True):
 class StreamsGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True, tag="StreamsGroupDescribe"):
     """A description of a streams group.
 
-    `streams` and `pending` are for the project's own tools, and not sent to clients.
+    `streams` and `pending` are for the project's own tools, and are not sent to clients.
     """
 
     topology: TopologyDescription | None = None  # None if the group has none
     members: list[StreamsGroupMemberDescription] = []
     streams: StreamsSnapshot | UnsetType = UNSET
-    # By member id, the tasks that members still have to give up.
+    # The tasks that members still have to give up, by member id.
     pending: dict[str, StreamsAssignment] | UnsetType = UNSET
 
 
-# The requests of streams groups (KIP-1071): see `kafka_why.contract.kafka.requests`.
+# Requests.
 
 
 class CopartitionGroup(Struct, frozen=True):
@@ -242,11 +242,13 @@ class StreamsGroupHeartbeat(Request[StreamsGroupHeartbeatResponse], frozen=True,
     task_offsets: list[TaskOffset] | None = None
     task_end_offsets: list[TaskOffset] | None = None
     shutdown_application: bool = False
-    # From the brokers' metadata: in a request with a topology, all that it requires (sources, repartition
-    # sources, changelogs), else those of the last answer's `needs_topics`; None if there are none, or if the
-    # sender could not reach the brokers.
+    # Topics in the brokers' metadata: the topology's sources, repartition sources and changelogs or, in a
+    # request without a topology, the topics in the last answer's `needs_topics`. None if there are none, or
+    # if the sender could not reach the brokers.
     topics: TopicImages | None = None
+    # Why the gateway did not create internal topics of the member's last answer; omitted if it did.
+    not_created: ShortStr | UnsetType = UNSET
 
 
 class StreamsGroupDescribe(Request[StreamsGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a StreamsGroupDescribe."""
+    """Describe one streams group. A client's request with several groups becomes several requests."""

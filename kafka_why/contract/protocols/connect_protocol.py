@@ -35,12 +35,12 @@ class ConnectAssignment:
 
     version: int
     error: int  # 0 or CONFIG_MISMATCH
-    leader: str
+    leader: str  # member id of the leader
     leader_url: str
-    config_offset: int
+    config_offset: int  # of the configurations with which the leader assigned
     assigned: Work
-    revoked: Work
-    delay_ms: int = 0  # after it, workers join again; until then a lost worker may return to its work
+    revoked: Work  # empty in version 0
+    delay_ms: int = 0  # time until workers join again; until then a lost worker may return to its work
 
 
 def decode_assignment(data: bytes) -> ConnectAssignment:
@@ -50,7 +50,7 @@ def decode_assignment(data: bytes) -> ConnectAssignment:
     if version < 0:
         raise ProtocolError(f"version {version} is not supported, the lowest is 0", 0)
     is_incremental = version > 0
-    found = ConnectAssignment(
+    assignment = ConnectAssignment(
         version=version,
         error=reader.int16("error"),
         leader=reader.string("leader"),
@@ -62,19 +62,19 @@ def decode_assignment(data: bytes) -> ConnectAssignment:
     )
     if version <= _HIGHEST_VERSION:
         reader.end()
-    return found
+    return assignment
 
 
 def _read_work(reader: Reader, field: str, *, is_nullable: bool) -> Work:
     connectors: list[str] = []
     tasks: dict[str, tuple[int, ...]] = {}
-    number = reader.nullable_count(field) if is_nullable else reader.count(field)
-    for _ in range(number or 0):
+    count = reader.nullable_count(field) if is_nullable else reader.count(field)
+    for _ in range(count or 0):
         connector = reader.string(f"{field}.connector")
         numbers = reader.int32s(reader.count(f"{field}.tasks"), f"{field}.task")
         if CONNECTOR in numbers:
             connectors.append(connector)
-        of_tasks = tuple(task for task in numbers if task != CONNECTOR)
-        if of_tasks:
-            tasks[connector] = (*tasks.get(connector, ()), *of_tasks)
+        task_numbers = tuple(number for number in numbers if number != CONNECTOR)
+        if task_numbers:
+            tasks[connector] = (*tasks.get(connector, ()), *task_numbers)
     return Work(tuple(connectors), tasks)

@@ -22,7 +22,9 @@ PROTOCOL_NAME = "stream"
 AT_ONCE, NEVER = 0, 2**63 - 1
 """Values of `next_rebalance_ms`: the member joins again as soon as it has its assignment, or never."""
 _VERSIONS = range(1, 12)
-_HOSTS, _LATEST, _ERROR, _DICTIONARY, _STANDBY_HOSTS, _NEXT_REBALANCE, _NAMED = 2, 3, 4, 5, 6, 7, 10
+# The versions that added fields.
+_WITH_HOSTS, _WITH_LATEST_VERSION, _WITH_ERROR, _WITH_DICTIONARY = 2, 3, 4, 5
+_WITH_STANDBY_HOSTS, _WITH_NEXT_REBALANCE, _WITH_TOPOLOGY_NAME = 6, 7, 10
 
 
 class AssignorError(IntEnum):
@@ -67,28 +69,23 @@ def decode_assignment_info(data: bytes) -> AssignmentInfo:
     version = reader.int32("version")
     if version not in _VERSIONS:
         raise ProtocolError(f"version {version} is not known", 0)
-    if version >= _LATEST:
+    if version >= _WITH_LATEST_VERSION:
         reader.int32("commonly_supported_version")
     active = tuple(_read_task(reader, version) for _ in range(reader.count("active")))
     standby = tuple(_read_standby(reader, version) for _ in range(reader.count("standby")))
-    if version >= _DICTIONARY:
+    if version >= _WITH_DICTIONARY:
         _skip_hosts_with_dictionary(reader, version)
-    elif version >= _HOSTS:
+    elif version >= _WITH_HOSTS:
         _skip_hosts(reader)
-    found = AssignmentInfo(
-        version,
-        active,
-        standby,
-        error=reader.int32("error") if version >= _ERROR else AssignorError.NONE,
-        next_rebalance_ms=reader.int64("next_rebalance_ms") if version >= _NEXT_REBALANCE else NEVER,
-    )
+    error = reader.int32("error") if version >= _WITH_ERROR else AssignorError.NONE
+    next_rebalance_ms = reader.int64("next_rebalance_ms") if version >= _WITH_NEXT_REBALANCE else NEVER
     reader.end()
-    return found
+    return AssignmentInfo(version, active, standby, error, next_rebalance_ms)
 
 
 def _read_task(reader: Reader, version: int) -> TaskId:
     subtopology, partition = reader.int32("subtopology"), reader.int32("partition")
-    return TaskId(subtopology, partition, reader.utf16("topology") if version >= _NAMED else "")
+    return TaskId(subtopology, partition, reader.utf16("topology") if version >= _WITH_TOPOLOGY_NAME else "")
 
 
 def _read_standby(reader: Reader, version: int) -> TaskId:
@@ -118,14 +115,15 @@ def _skip_hosts_with_dictionary(reader: Reader, version: int) -> None:
     for _ in range(reader.count("topics")):
         reader.int32("number")
         reader.string("topic")
-    for _ in range(2 if version >= _STANDBY_HOSTS else 1):
+    # The hosts of active partitions, then those of standbys.
+    for _ in range(2 if version >= _WITH_STANDBY_HOSTS else 1):
         for _ in range(reader.count("hosts")):
             _skip_host(reader)
+            # Each partition has the number of its topic, and its own.
             reader.int32s(2 * reader.count("partitions"), "partition")
 
 
 # The tasks of streams groups as histories and views show them: by role and subtopology, `active 0`.
-
 
 ACTIVE: Final = "active"
 STANDBY: Final = "standby"
@@ -134,7 +132,7 @@ ROLES: Final = (ACTIVE, STANDBY, WARM_UP)
 
 
 def role_and_task(shown: TopicPartition) -> tuple[str, TopicPartition]:
-    """Return the role, and the task with its subtopology as the topic."""
+    """Split a task such as partition 3 of `active 0` into its role and partition 3 of subtopology `0`."""
     role, _, subtopology = shown.topic.partition(" ")
     return role, TopicPartition(subtopology, shown.partition)
 
@@ -145,19 +143,23 @@ def task_holder(
     held: Mapping[MemberId, Collection[TopicPartition]],
     processes: Mapping[MemberId, str],
 ) -> MemberId | None:
-    """Return the member that has to give up a task before `member_id` gets it, or None.
+    """Return the member that has to give up the task `shown` before `member_id` gets it, or None.
 
-    An active task waits for its member in any process. Every task waits for the other members of the same
-    process, which share its state directory. A member without a process counts as one by itself. Source:
-    CurrentAssignmentBuilder.
+    An active task has to be given up by its active member, in any process. Every task has to be given up, in
+    every role, by the other members of the same process, because they share a state directory. A member
+    without a process counts as a process by itself. Source: CurrentAssignmentBuilder.
     """
     role, task = role_and_task(shown)
     as_active = TopicPartition(f"{ACTIVE} {task.topic}", task.partition)
     in_any_role = [TopicPartition(f"{each} {task.topic}", task.partition) for each in ROLES]
     process = processes.get(member_id, member_id)
     for other, tasks in held.items():
-        is_sibling = processes.get(other, other) == process
-        blocking = in_any_role if is_sibling else [as_active] if role == ACTIVE else []
-        if other != member_id and any(one in tasks for one in blocking):
+        if other == member_id:
+            continue
+        # The forms in which `other` must not have the task.
+        excluded = [as_active] if role == ACTIVE else []
+        if processes.get(other, other) == process:
+            excluded = in_any_role
+        if any(task_in_role in tasks for task_in_role in excluded):
             return other
     return None

@@ -8,8 +8,8 @@ negative version is an error.
 
 Sticky members revoke all partitions before they join. Their user data have these partitions and, since
 version 1, an int32 generation (StickyAssignor). Cooperative members join with their owned partitions, in the
-field of KIP-429. Their generation is in the field of KIP-792, or before KIP-792 in their user data, an int32
-(CooperativeStickyAssignor).
+field of KIP-429. Their generation is in the field of KIP-792. Before KIP-792 it is an int32 in their user
+data (CooperativeStickyAssignor).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kafka_why.contract.protocols.wire import ProtocolError as ProtocolError
 from kafka_why.contract.protocols.wire import Reader, Writer
+from kafka_why.grouping import grouped
 
 MemberId: TypeAlias = str
 
@@ -38,23 +39,20 @@ class TopicPartition(NamedTuple):
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Return the sorted numbers of partitions by topic, with sorted topics."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return topics
+    return grouped(sorted(partitions))
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """The metadata that a member sends in JoinGroup with each assignor that it supports.
 
-    None means that the member does not send it.
+    An optional field is None, or () for `owned_partitions`, if the member does not send it.
     """
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
-    owned_partitions: tuple[TopicPartition, ...] = ()  # that the member had when it joined (KIP-429)
-    generation_id: int | None = None  # in which it had them, 0 or more (KIP-792)
+    owned_partitions: tuple[TopicPartition, ...] = ()  # owned when the member joined (KIP-429)
+    generation_id: int | None = None  # generation in which it owned them, at least 0 (KIP-792)
     rack_id: str | None = None  # KIP-881
 
 
@@ -68,10 +66,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """A member's subscription."""
+    """A member's subscription, and its instance id if it is a static member."""
 
     subscription: Subscription
-    group_instance_id: str | None = None  # of a static member (KIP-345)
+    group_instance_id: str | None = None  # KIP-345
 
 
 def java_order(text: str) -> bytes:
@@ -84,7 +82,9 @@ def java_order(text: str) -> bytes:
 
 
 PROTOCOL_TYPE = "consumer"
+"""The protocol type of Kafka's consumers in JoinGroup."""
 HIGHEST_VERSION = 3
+"""The highest known version of subscriptions and assignments."""
 
 
 def decode_version(data: bytes) -> int:
@@ -98,7 +98,7 @@ def decode_subscription(data: bytes) -> Subscription:
     A negative generation and an empty rack become None, as in Kafka. Raises ProtocolError.
     """
     reader = Reader(data)
-    version = _known_version(reader.int16("version"))
+    version = _highest_known_version(reader.int16("version"))
     return Subscription(
         topics=tuple(reader.string("topic") for _ in range(reader.count("topics"))),
         user_data=reader.nullable_bytes("user_data"),
@@ -111,7 +111,7 @@ def decode_subscription(data: bytes) -> Subscription:
 def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
     """Return the topics of a ConsumerProtocolSubscription. Raises ProtocolError."""
     reader = Reader(data)
-    _known_version(reader.int16("version"))
+    _highest_known_version(reader.int16("version"))
     topics = tuple(reader.string("topic") for _ in range(reader.count("topics")))
     # Like Kafka's coordinator, decode only the fields of version 0.
     reader.nullable_bytes("user_data")
@@ -121,10 +121,10 @@ def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
 def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
     """Encode a ConsumerProtocolSubscription without the fields that `version` does not have.
 
-    Topics and owned partitions are sorted, as in Kafka. Versions above HIGHEST_VERSION are encoded as this
-    one. Raises ProtocolError for a negative version or a value that the format cannot represent.
+    Topics and owned partitions are sorted, as in Kafka. A version above HIGHEST_VERSION is encoded as
+    HIGHEST_VERSION. Raises ProtocolError for a negative version or a value that the format cannot represent.
     """
-    version = _known_version(version)
+    version = _highest_known_version(version)
     writer = Writer()
     writer.int16(version, "version")
     writer.int32(len(subscription.topics), "topics")
@@ -149,7 +149,7 @@ def decode_assignment(data: bytes) -> Assignment:
     assignment.
     """
     reader = Reader(data)
-    _known_version(reader.int16("version"))
+    _highest_known_version(reader.int16("version"))
     return Assignment(
         partitions=_read_partitions(reader, "assigned_partitions"),
         user_data=reader.nullable_bytes("user_data"),
@@ -162,19 +162,21 @@ def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) ->
     Topics are in the order of their first partitions, and the partitions of a topic in the given order.
     """
     writer = Writer()
-    writer.int16(_known_version(version), "version")
+    writer.int16(_highest_known_version(version), "version")
     _write_partitions(writer, assignment.partitions, "assigned_partitions")
     writer.nullable_bytes(assignment.user_data, "user_data")
     return bytes(writer.data)
 
 
-def _known_version(version: int) -> int:
+def _highest_known_version(version: int) -> int:
+    """Return the version as which data of this version is read. Raises ProtocolError for a negative one."""
     if version < 0:
         raise ProtocolError(f"version {version} is not supported, the lowest is 0", 0)
     return min(version, HIGHEST_VERSION)
 
 
 def _read_generation(reader: Reader) -> int | None:
+    """Return the generation, or None if it is negative, which means none."""
     generation_id = reader.int32("generation_id")
     return None if generation_id < 0 else generation_id
 
@@ -189,11 +191,9 @@ def _read_partitions(reader: Reader, field: str) -> tuple[TopicPartition, ...]:
 
 
 def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition], field: str) -> None:
-    partitions_of: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        partitions_of.setdefault(topic, []).append(partition)
-    writer.int32(len(partitions_of), field)
-    for topic, numbers in partitions_of.items():
+    numbers_by_topic = grouped(partitions)
+    writer.int32(len(numbers_by_topic), field)
+    for topic, numbers in numbers_by_topic.items():
         writer.string(topic, f"{field}.topic")
         writer.int32(len(numbers), f"{field}.partitions")
         for number in numbers:
@@ -201,6 +201,7 @@ def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition], fiel
 
 
 NO_GENERATION: Final = -1
+"""The generation in a claim that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +227,13 @@ def decode_sticky_user_data(data: bytes | None) -> Claim:
     Unreadable data are an empty claim, as in Kafka. kafka-python writes its own version, an int16, before the
     data. Kafka cannot read such data, but this function skips the version.
     """
-    for start in (0, 2):
-        reader = Reader((data or b"")[start:])
+    for skipped_bytes in (0, 2):
+        reader = Reader((data or b"")[skipped_bytes:])
         try:
             partitions = _read_partitions(reader, "previous_assignment")
         except ProtocolError:
             continue
-        return Claim(partitions, _generation_or_none(reader))
+        return Claim(partitions, _read_generation_or_default(reader))
     return Claim()
 
 
@@ -252,11 +253,12 @@ def cooperative_claim(subscription: Subscription) -> Claim:
     """Return the claim of a member on the protocol `cooperative-sticky`: its owned partitions."""
     if subscription.generation_id is not None:
         return Claim(subscription.owned_partitions, subscription.generation_id)
-    generation_id = _generation_or_none(Reader(subscription.user_data or b""))
+    generation_id = _read_generation_or_default(Reader(subscription.user_data or b""))
     return Claim(subscription.owned_partitions, generation_id)
 
 
-def _generation_or_none(reader: Reader) -> int:
+def _read_generation_or_default(reader: Reader) -> int:
+    """Return the generation at the end of user data, or NO_GENERATION if it is missing."""
     try:
         return reader.int32("generation")
     except ProtocolError:

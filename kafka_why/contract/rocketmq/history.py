@@ -16,7 +16,7 @@ from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, ConsumeType, 
 class ConnectionSnapshot(Struct, frozen=True):
     """A connection and its client. The fields from `broker` on are as in `RegisterConsumer`."""
 
-    connection: str
+    connection: str  # its unique id
     client_id: str
     language: str
     client_version: int
@@ -35,17 +35,17 @@ class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
     group_id: str
     incarnation: str
     seq: int
-    at_ms: int
-    message_model: MessageModel | None
+    at_ms: int  # time of the state
+    message_model: MessageModel | None  # None without consumers, as the next two fields
     consume_type: ConsumeType | None
     consume_from_where: ConsumeFromWhere | None
     consumers: list[ConnectionSnapshot]
     producers: list[ConnectionSnapshot]
     subscriptions: dict[str, str]  # filters by topic
     request_modes: dict[str, RequestMode]  # by topic
-    # Client ids with two connections to one broker; a client is connected to several brokers.
+    # The connections of each client id that has two connections to one broker.
     duplicate_client_ids: dict[str, list[str]]
-    quarantined: str | None
+    quarantined: str | None  # the error that stopped the group's scans, else None
     # Subscriptions by connection, if the clients of one broker have different ones.
     different_subscriptions: dict[str, list[str]] = {}
     truncated: bool = False  # connections were omitted, because the record would be too large
@@ -100,8 +100,9 @@ class HistoryEntry(
     # Texts by connection (`kafka_why.rocketmq_group.subscription_text`): subscriptions of the client that
     # connected or changed its subscriptions, or of the first clients whose subscriptions differ.
     subscriptions: dict[str, list[str]] | None = None
-    # Only in DuplicateClientId: it decides if the duplicate does harm.
+    # Only in DuplicateClientId. The duplicate does harm if the clients divide the queues.
     message_model: MessageModel | None = None
+    # In AppliedLate, time from the append of the request to the latest deadline that had fired before.
     late_by_ms: int | None = None
 
     @property

@@ -1,7 +1,8 @@
 """Requests: one Struct for each message about one group, tagged with RocketMQ's name of the message.
 
-Requests are decoded once, at the edge, so the core receives only well-formed requests. A queue is [topic,
-broker name, queue id]. Fields also have data from outside the group: its configuration, and a topic's queues.
+Requests are decoded once, at the edge, so the coordinator's core (the package `state`) receives only
+well-formed requests. A queue is [topic, broker name, queue id]. Some fields have data from outside the group:
+the group's configuration, and a topic's queues.
 Source: RequestCode.java and the classes of remoting/.../protocol/{heartbeat,body,header}.
 """
 
@@ -11,7 +12,7 @@ from typing import Annotated, NamedTuple, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from kafka_why.contract.messages import RECORD_VERSION, A, Answered, Int32, Int64
+from kafka_why.contract.messages import RECORD_VERSION, A, Int32, Int64, TypedRequest
 from kafka_why.contract.protocols.subscriptions import java_order
 
 # RocketMQ's queues, and the strategies by which clients divide them.
@@ -53,14 +54,16 @@ def sort_client_ids(client_ids: Iterable[str]) -> list[str]:
 
 
 def averagely(queues: Sequence[MessageQueue], client_ids: Sequence[str], own_cid: str) -> list[MessageQueue]:
-    """Return the consecutive queues of the client `own_cid`. The first clients get one queue more.
+    """Divide the queues into consecutive blocks, and return the block of the client `own_cid`.
 
-    `queues` and `client_ids` are sorted.
+    The first blocks have one queue more if the numbers do not divide evenly. `queues` and `client_ids` are
+    sorted.
     """
     index = client_ids.index(own_cid)
     quota, clients_with_extra = divmod(len(queues), len(client_ids))
     start = index * quota + min(index, clients_with_extra)
-    return list(queues[start : start + quota + (index < clients_with_extra)])
+    size = quota + 1 if index < clients_with_extra else quota
+    return list(queues[start : start + size])
 
 
 def averagely_by_circle(
@@ -71,9 +74,6 @@ def averagely_by_circle(
     `queues` and `client_ids` are sorted.
     """
     return list(queues[client_ids.index(own_cid) :: len(client_ids)])
-
-
-# Requests: one Struct for each message about one group, tagged with RocketMQ's name of the message.
 
 
 # Responses with RocketMQ's response codes and remarks, and the broker's one-way messages to clients.
@@ -112,9 +112,9 @@ class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
     """The part of a heartbeat's answer for one group."""
 
     is_support_heart_beat_v2: bool = True
-    is_sub_change: bool = True  # a V2 client sends the full form of its next heartbeat
-    changed: bool = False  # the heartbeat changed the group's connections or topics
-    is_new: bool = False  # the connection was new
+    is_sub_change: bool = True  # asks a V2 client for the full form of its next heartbeat
+    changed: bool = False  # True if the heartbeat changed the group's connections or topics
+    is_new: bool = False  # True if the connection was new
 
 
 class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT"):
@@ -160,7 +160,7 @@ class ToConnection(Struct, frozen=True, kw_only=True, tag_field="type"):
     group_id: str
     connection: str
     client_id: str
-    request: str  # id of the request, or the scan, that caused it
+    request: str  # id of the request, or the scan, that led to the message
     version: int = RECORD_VERSION
 
 
@@ -181,9 +181,6 @@ AnyToConnection = NotifyConsumerIdsChanged | CloseConnection
 
 AnyResponse = Response
 """A response to a request of `kafka_why.contract.rocketmq.requests`."""
-
-
-# Requests: one Struct for each message about one group, tagged with RocketMQ's name of the message.
 
 
 # A group, topic, client id or connection; RocketMQ bounds some of them more tightly.
@@ -238,12 +235,12 @@ class SubscriptionGroupConfig(Struct, frozen=True):
     notify_consumer_ids_changed_enable: bool = True
 
 
-class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
+class Request(TypedRequest[A], frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer."""
 
     group_id: Name
     connection: Name  # its unique id
-    client_id: Name  # should be unique, but clients may have the same
+    client_id: Name  # should be unique, but several clients may have the same id
     correlation_id: Name
     reply_partition: Int32
     # The broker to which the client sent the request, as `name/id` (0 is the master); "" if there is only
@@ -262,7 +259,7 @@ class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag
     subscription_data_set: tuple[SubscriptionData, ...] = ()
     update_subscription: bool = True  # False for proxies, which store the subscriptions themselves
     heartbeat_fingerprint: Int32 = 0
-    # With a `heartbeat_fingerprint` other than 0: V2's short form, without subscriptions.
+    # True for the short form of a V2 heartbeat, without subscriptions; only with a `heartbeat_fingerprint`.
     is_without_sub: bool = False
     language: str = "JAVA"
     client_version: Int32 = 0
@@ -289,7 +286,7 @@ class UnregisterConsumer(
 ):
     """Remove a consumer's connection from the group."""
 
-    group_config: SubscriptionGroupConfig | None = None  # None: the default configuration
+    group_config: SubscriptionGroupConfig | None = None  # None means the default configuration
 
 
 class UnregisterProducer(
@@ -301,7 +298,7 @@ class UnregisterProducer(
 class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag="CONNECTION_CLOSED"):
     """Remove a connection that closed, failed or was idle for too long.
 
-    There is one record for each group of the connection, without an answer.
+    There is one record for each group of the connection. It has no answer.
     """
 
     group_id: Name
@@ -314,7 +311,7 @@ class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag=
 class GatewayStarted(Struct, frozen=True, kw_only=True, tag_field="type", tag="GATEWAY_STARTED"):
     """Remove the connections of a gateway's earlier starts.
 
-    There is one record for each group with such connections, without an answer.
+    There is one record for each group with such connections. It has no answer.
     """
 
     group_id: Name
@@ -362,7 +359,7 @@ class SetMessageRequestMode(
     group_config: SubscriptionGroupConfig | None = SubscriptionGroupConfig()
 
 
-AnyAnswered = (
+AnyAnsweredRequest = (
     RegisterConsumer
     | RegisterProducer
     | UnregisterConsumer
@@ -373,7 +370,7 @@ AnyAnswered = (
     | QueryAssignment
     | SetMessageRequestMode
 )
-ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
+ANSWERS = tuple(dict.fromkeys(kind.response_type for kind in get_args(AnyAnsweredRequest)))
 """The response classes of these requests."""
 
 Unanswered = ConnectionClosed | GatewayStarted
@@ -381,7 +378,7 @@ Unanswered = ConnectionClosed | GatewayStarted
 UNANSWERED = (ConnectionClosed, GatewayStarted)
 """The types of `Unanswered`, for `isinstance`."""
 
-AnyRequest = AnyAnswered | Unanswered
+AnyRequest = AnyAnsweredRequest | Unanswered
 
 
 class RequestMode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from kafka_why.observed.consumer_offsets.schemas import RawRecord, read
 from kafka_why.observed.group import ACTIVE, STANDBY, WARM_UP, task_key
 from kafka_why.observed.records import AnyRecord
 
-_UNKNOWN = -1
+_UNKNOWN = -1  # Kafka's default of fields that a version lacks
 
 
 class GroupRecord(NamedTuple):
@@ -24,11 +24,11 @@ class GroupRecord(NamedTuple):
 def decode(key: bytes, value: bytes | None) -> GroupRecord:
     """Decode a record. Raises UnknownRecord, and ProtocolError if it is damaged."""
     raw = read(key, value)
-    group_id = raw.key.group if raw.type in _WITH_GROUP else raw.key.group_id
+    group_id = raw.key.group if raw.type in _TYPES_WITH_GROUP else raw.key.group_id
     return GroupRecord(group_id, _DECODERS[raw.type](raw))
 
 
-def _offset(raw: RawRecord) -> AnyRecord:
+def _decode_offset(raw: RawRecord) -> AnyRecord:
     key, value = raw.key, raw.value
     if value is None:
         return records.OffsetCommitted(key.topic, key.partition, None)
@@ -45,7 +45,7 @@ def _offset(raw: RawRecord) -> AnyRecord:
     return records.OffsetCommitted(key.topic, key.partition, offset)
 
 
-def _generation(raw: RawRecord) -> AnyRecord:
+def _decode_generation(raw: RawRecord) -> AnyRecord:
     value = raw.value
     if value is None:
         return records.ClassicGroupRemoved()
@@ -76,7 +76,7 @@ def _classic_member(member: Any) -> records.ClassicMember:
     )
 
 
-def _epoch(kind: str, raw: RawRecord) -> AnyRecord:
+def _decode_epoch(kind: str, raw: RawRecord) -> AnyRecord:
     value = raw.value
     if value is None:
         return records.GroupEpochRemoved()
@@ -86,18 +86,22 @@ def _epoch(kind: str, raw: RawRecord) -> AnyRecord:
     return records.GroupEpoch(value.epoch, value.metadata_hash, kind, value.validated_topology_epoch, configs)
 
 
-def _topics(raw: RawRecord) -> AnyRecord:
+def _decode_topics(raw: RawRecord) -> AnyRecord:
     topics = () if raw.value is None else raw.value.topics
     return records.SubscribedTopics(
         {topic.topic_id.bytes: (topic.topic_name, topic.num_partitions) for topic in topics if topic.topic_id}
     )
 
 
-def _member_record(
-    content: Callable[[str, Any, str], AnyRecord], read: Callable[[Any, str], Any], kind: str, raw: RawRecord
+def _decode_member_record(
+    record_class: Callable[[str, Any, str], AnyRecord],
+    decode_value: Callable[[Any, str], Any],
+    kind: str,
+    raw: RawRecord,
 ) -> AnyRecord:
-    """Return the `content` of a record about one member. `read` decodes a value that is no tombstone."""
-    return content(raw.key.member_id, None if raw.value is None else read(raw.value, kind), kind)
+    """Decode a record about one member to `record_class`. The value of a tombstone is None."""
+    value = None if raw.value is None else decode_value(raw.value, kind)
+    return record_class(raw.key.member_id, value, kind)
 
 
 def subscription_of(sent: Any, kind: str) -> records.MemberSubscription:
@@ -105,6 +109,7 @@ def subscription_of(sent: Any, kind: str) -> records.MemberSubscription:
 
     `sent` is a record's value, or a member in a group's description.
     """
+    # Set if a consumer group's member uses the classic protocol.
     classic = getattr(sent, "classic_member_metadata", None)
     return records.MemberSubscription(
         instance_id=getattr(sent, "instance_id", None),
@@ -131,23 +136,21 @@ def _streams_member(sent: Any) -> records.StreamsMember:
     )
 
 
-def _regex(raw: RawRecord) -> AnyRecord:
+def _decode_regex(raw: RawRecord) -> AnyRecord:
     topics = None if raw.value is None else tuple(raw.value.topics)
     return records.RegexResolved(raw.key.regular_expression, topics)
 
 
-def _target_epoch(kind: str, raw: RawRecord) -> AnyRecord:
-    if raw.value is None:
-        return records.TargetEpoch(None, None, kind)
-    return records.TargetEpoch(raw.value.assignment_epoch, raw.value.assignment_timestamp or None, kind)
+def _decode_target_epoch(kind: str, raw: RawRecord) -> AnyRecord:
+    return records.TargetEpoch(None if raw.value is None else raw.value.assignment_epoch, kind)
 
 
-def _target(value: Any, kind: str) -> Partitions:
+def _target_of(value: Any, kind: str) -> Partitions:
     return tasks_of(value) if kind == STREAMS else partitions_of(value.topic_partitions)
 
 
-def _assignment(value: Any, kind: str) -> records.MemberAssignment:
-    if kind == STREAMS:
+def _assignment_of(value: Any, kind: str) -> records.MemberAssignment:
+    if kind == STREAMS:  # states are numbered from 1, but from 0 in the other kinds of groups
         state, assigned, revoking = value.state - 1, tasks_of(value), tasks_of(value, "_pending_revocation")
     else:
         state, assigned = value.state, partitions_of(value.assigned_partitions)
@@ -161,10 +164,10 @@ def _assignment(value: Any, kind: str) -> records.MemberAssignment:
     )
 
 
-def _share_partitions(raw: RawRecord) -> AnyRecord:
+def _decode_share_partitions(raw: RawRecord) -> AnyRecord:
     value = raw.value
     if value is None:
-        return records.SharePartitions({}, {}, (), {})
+        return records.SharePartitions(initializing={}, initialized={}, deleting=(), names={})
     topics = [*value.initializing_topics, *value.initialized_topics, *value.deleting_topics]
     return records.SharePartitions(
         initializing=partitions_of(value.initializing_topics),
@@ -174,25 +177,25 @@ def _share_partitions(raw: RawRecord) -> AnyRecord:
     )
 
 
-def _topology(raw: RawRecord) -> AnyRecord:
+def _decode_topology(raw: RawRecord) -> AnyRecord:
     return records.TopologySent(None, {}) if raw.value is None else topology_of(raw.value)
 
 
 def topology_of(sent: Any) -> records.TopologySent:
-    """Return the topology of a streams group. `sent` is a record's value, or from a group's description."""
+    """Return the topology of a streams group. `sent` is a record's value, or part of a description."""
     topics = {
-        one.subtopology_id: (
-            *one.source_topics,
-            *(f"/{regex}/" for regex in getattr(one, "source_topic_regex", ())),
-            *(topic.name for topic in one.repartition_source_topics),
+        subtopology.subtopology_id: (
+            *subtopology.source_topics,
+            *(f"/{regex}/" for regex in getattr(subtopology, "source_topic_regex", ())),
+            *(topic.name for topic in subtopology.repartition_source_topics),
         )
-        for one in sent.subtopologies or ()
+        for subtopology in sent.subtopologies or ()
     }
     return records.TopologySent(sent.epoch, topics)
 
 
 def tasks_of(value: Any, suffix: str = "") -> Partitions:
-    """Return a member's tasks by role and subtopology, from the fields with `suffix`."""
+    """Return a member's tasks by role and subtopology, from the fields whose names end with `suffix`."""
     return {
         task_key(role, tasks.subtopology_id): sorted(tasks.partitions)
         for role, name in _ROLES
@@ -202,37 +205,37 @@ def tasks_of(value: Any, suffix: str = "") -> Partitions:
 
 
 def partitions_of(topics: Iterable[Any]) -> Partitions:
-    """Return the partitions by topic id. Kafka writes every topic with an id, and only once."""
+    """Return the partitions by topic id. Kafka writes each topic once, and always with an id."""
     return {topic.topic_id.bytes: sorted(topic.partitions) for topic in topics if topic.topic_id is not None}
 
 
 _ROLES = ((ACTIVE, "active"), (STANDBY, "standby"), (WARM_UP, "warmup"))
-_SUBSCRIBED = partial(_member_record, records.MemberSubscribed, subscription_of)
-_TARGET = partial(_member_record, records.MemberTarget, _target)
-_ASSIGNED = partial(_member_record, records.MemberAssigned, _assignment)
-_WITH_GROUP = (0, 1, 2)  # the keys of these types call the group id `group`
+_decode_subscribed = partial(_decode_member_record, records.MemberSubscribed, subscription_of)
+_decode_target = partial(_decode_member_record, records.MemberTarget, _target_of)
+_decode_assigned = partial(_decode_member_record, records.MemberAssigned, _assignment_of)
+_TYPES_WITH_GROUP = (0, 1, 2)  # the keys of these types call the group id `group`
 # By the type of the record: CoordinatorRecordType.java.
 _DECODERS: dict[int, Callable[[RawRecord], AnyRecord]] = {
-    0: _offset,
-    1: _offset,
-    2: _generation,
-    3: partial(_epoch, CONSUMER),
-    4: _topics,
-    5: partial(_SUBSCRIBED, CONSUMER),
-    6: partial(_target_epoch, CONSUMER),
-    7: partial(_TARGET, CONSUMER),
-    8: partial(_ASSIGNED, CONSUMER),
-    10: partial(_SUBSCRIBED, SHARE),
-    11: partial(_epoch, SHARE),
-    12: partial(_target_epoch, SHARE),
-    13: partial(_TARGET, SHARE),
-    14: partial(_ASSIGNED, SHARE),
-    15: _share_partitions,
-    16: _regex,
-    17: partial(_epoch, STREAMS),
-    19: partial(_SUBSCRIBED, STREAMS),
-    20: partial(_target_epoch, STREAMS),
-    21: partial(_TARGET, STREAMS),
-    22: partial(_ASSIGNED, STREAMS),
-    23: _topology,
+    0: _decode_offset,
+    1: _decode_offset,
+    2: _decode_generation,
+    3: partial(_decode_epoch, CONSUMER),
+    4: _decode_topics,
+    5: partial(_decode_subscribed, CONSUMER),
+    6: partial(_decode_target_epoch, CONSUMER),
+    7: partial(_decode_target, CONSUMER),
+    8: partial(_decode_assigned, CONSUMER),
+    10: partial(_decode_subscribed, SHARE),
+    11: partial(_decode_epoch, SHARE),
+    12: partial(_decode_target_epoch, SHARE),
+    13: partial(_decode_target, SHARE),
+    14: partial(_decode_assigned, SHARE),
+    15: _decode_share_partitions,
+    16: _decode_regex,
+    17: partial(_decode_epoch, STREAMS),
+    19: partial(_decode_subscribed, STREAMS),
+    20: partial(_decode_target_epoch, STREAMS),
+    21: partial(_decode_target, STREAMS),
+    22: partial(_decode_assigned, STREAMS),
+    23: _decode_topology,
 }

@@ -6,25 +6,27 @@ a version before each member of a classic group. A record is read as Redpanda's 
 Kafka's. Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java; Redpanda's
 group_metadata.cc.
 
-Source: GroupCoordinator.partitionFor; Redpanda's coordinator_ntp_mapper.h, xx.h and jump_consistent_hash.h.
+Source of a group's partition: GroupCoordinator.partitionFor; Redpanda's coordinator_ntp_mapper.h, xx.h and
+jump_consistent_hash.h.
 """
 
 from copy import deepcopy
 from functools import cache, lru_cache
 from importlib.resources import files
-from struct import unpack_from
 from typing import Any, NamedTuple
 
 import msgspec
+from xxhash import xxh64_intdigest
 
-from kafka_why.wire.primitives import ProtocolError, Schema, attribute_of, in_versions
+from kafka_why.wire.primitives import ProtocolError
+from kafka_why.wire.schema_fields import Schema, default_of, snake_case, versions_of
 from kafka_why.wire.schema_reader import SchemaReader
 
 SCHEMAS = "schemas.json"
 # The version of keys in all versions of Kafka. The first two bytes of a key are the type of the record.
 _KEY_VERSION = 0
-_PREFIX_BYTES = 2
-_VALUE = "coordinator-value"
+_PREFIX_BYTES = 2  # of a key, its type; of a value, its version
+_VALUE = "coordinator-value"  # the schema type of values
 # The same partitions are committed repeatedly, so keys are cached. Long keys are not cached, because clients
 # choose the names in a key.
 _KEYS_CACHED = 10_000
@@ -33,8 +35,8 @@ _CACHED_KEY_MAX_BYTES = 512
 ENTRIES_MAX = 1_000_000
 
 
-# The type and the version of Redpanda's records of classic groups.
-_REDPANDAS = (2, 3)
+# Redpanda's records of classic groups.
+_REDPANDA_TYPE, _REDPANDA_VERSION = 2, 3
 
 
 class UnknownRecord(ValueError):
@@ -42,60 +44,66 @@ class UnknownRecord(ValueError):
 
 
 class RawRecord(NamedTuple):
-    """A record, with the fields of Kafka's messages as attributes in snake_case.
+    """A record. Its key and value have the fields of Kafka's messages as attributes in snake_case.
 
     A field that the version lacks has Kafka's default.
     """
 
-    type: int
+    type: int  # CoordinatorRecordType
     key: Any
     value: Any  # None for a tombstone
 
 
 class _Field(NamedTuple):
+    """A structure in a record, with the attribute that `SchemaReader` needs."""
+
     data_class: Any
 
 
 def read(key: bytes, value: bytes | None) -> RawRecord:
     """Read a record. Raises UnknownRecord, or ProtocolError if its bytes do not fit its type and version."""
-    number, fields = (_cached_key if len(key) <= _CACHED_KEY_MAX_BYTES else _key)(key)
-    values = None
+    decode = _decode_key_cached if len(key) <= _CACHED_KEY_MAX_BYTES else _decode_key
+    number, key_fields = decode(key)
+    value_fields = None
     if value is not None:
         if len(value) < _PREFIX_BYTES:
             raise ProtocolError(f"a value of {len(value)} bytes has no version")
         version = int.from_bytes(value[:_PREFIX_BYTES], signed=True)
         try:
-            values = _reader(number, version, True).read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
+            value_fields = _reader(number, version, is_value=True).read(
+                value, _PREFIX_BYTES, elements_max=ENTRIES_MAX
+            )
         except ProtocolError:
-            if (number, version) != _REDPANDAS:
+            if (number, version) != (_REDPANDA_TYPE, _REDPANDA_VERSION):
                 raise
-            values = _read_redpandas(value)
-    return RawRecord(number, fields, values)
+            value_fields = _read_redpanda(value)
+    return RawRecord(number, key_fields, value_fields)
 
 
-def _read_redpandas(value: bytes) -> Any:
-    values = _redpandas_reader().read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
-    if any(member.version != _REDPANDAS[1] for member in values.members):
-        raise ProtocolError(f"members that are not of Redpanda's version {_REDPANDAS[1]}")
-    return values
+def _read_redpanda(value: bytes) -> Any:
+    """Read the value of a classic group's record as Redpanda writes it. Raises ProtocolError."""
+    group = _redpanda_reader().read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
+    if any(member.version != _REDPANDA_VERSION for member in group.members):
+        raise ProtocolError(f"members that are not of Redpanda's version {_REDPANDA_VERSION}")
+    return group
 
 
 @cache
-def _redpandas_reader() -> SchemaReader:
-    number, version = _REDPANDAS
-    schema: Any = deepcopy(schemas()[number, True])
+def _redpanda_reader() -> SchemaReader:
+    """Return a reader with Kafka's schema of a classic group, and a version before each member."""
+    schema: Any = deepcopy(schemas()[_REDPANDA_TYPE, True])
     (members,) = (field for field in schema["fields"] if field["name"] == "members")
     members["fields"].insert(0, {"name": "version", "type": "int16", "versions": "0+"})
-    return SchemaReader(_class(schema), version, unknown_tags=True)
+    return SchemaReader(_class(schema), _REDPANDA_VERSION, unknown_tags=True)
 
 
-def _key(key: bytes) -> tuple[int, Any]:
+def _decode_key(key: bytes) -> tuple[int, Any]:
     """Return a key's type and its fields, which callers must not change, because they may be cached."""
     number = record_type(key)
-    return number, _reader(number, _KEY_VERSION, False).read(key, _PREFIX_BYTES)
+    return number, _reader(number, _KEY_VERSION, is_value=False).read(key, _PREFIX_BYTES)
 
 
-_cached_key = lru_cache(_KEYS_CACHED)(_key)
+_decode_key_cached = lru_cache(_KEYS_CACHED)(_decode_key)
 
 
 def record_type(key: bytes) -> int:
@@ -107,9 +115,9 @@ def record_type(key: bytes) -> int:
 
 @cache
 def schemas() -> dict[tuple[int, bool], Schema]:
-    """Return Kafka's schemas, by record type and True for values or False for keys."""
-    found = msgspec.json.decode((files(__package__) / SCHEMAS).read_bytes())
-    return {(schema["apiKey"], schema["type"] == _VALUE): schema for schema in found}
+    """Return Kafka's schemas by (record type, is_value)."""
+    definitions = msgspec.json.decode((files(__package__) / SCHEMAS).read_bytes())
+    return {(schema["apiKey"], schema["type"] == _VALUE): schema for schema in definitions}
 
 
 def record_types() -> frozenset[int]:
@@ -118,105 +126,52 @@ def record_types() -> frozenset[int]:
 
 
 @cache  # errors are not cached, because a record can have any type and version
-def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
+def _reader(number: int, version: int, *, is_value: bool) -> SchemaReader:
+    """Return the reader of keys or values of this record type and version. Raises UnknownRecord."""
     schema = schemas().get((number, is_value))
     if schema is None:
         raise UnknownRecord(f"a record of the unknown type {number}")
-    if not in_versions(schema["validVersions"], version):
+    if version not in versions_of(schema["validVersions"]):
         raise UnknownRecord(f"{schema['name']} of the unknown version {version}")
     return SchemaReader(_class(schema), version, unknown_tags=True)
 
 
 def _class(schema: Schema) -> type:
-    """Return a class of a structure's objects. Its attributes are the defaults of the fields."""
-    body: dict[str, Any] = {attribute_of(field): _default(field) for field in schema["fields"]}
+    """Return a class for records of this schema. Its class attributes are the defaults of the fields."""
+    body: dict[str, Any] = {snake_case(field["name"]): default_of(field) for field in schema["fields"]}
     body["json"] = schema
     body["fields"] = {
-        attribute_of(field): _Field(_class(field)) for field in schema["fields"] if "fields" in field
+        snake_case(field["name"]): _Field(_class(field)) for field in schema["fields"] if "fields" in field
     }
     return type(schema["name"], (), body)
 
 
-def _default(field: Schema) -> Any:
-    default, kind = field.get("default"), field["type"]
-    if "default" in field and default in (None, "null"):
-        return None
-    if kind == "string":
-        return default or ""
-    if kind.startswith("[]"):
-        return ()
-    if kind == "bool":
-        return default in (True, "true")
-    return int(default or 0) if kind.startswith("int") else None
+_MASK_64_BITS = (1 << 64) - 1
+_JUMP_MULTIPLIER = 2_862_933_555_777_941_757  # of the jump consistent hash
 
 
-_MIN = 1 << 31
-_ALL = (1 << 64) - 1
-_PRIMES = (
-    0x9E37_79B1_85EB_CA87,
-    0xC2B2_AE3D_27D4_EB4F,
-    0x1656_67B1_9E37_79F9,
-    0x85EB_CA77_C2B2_AE63,
-    0x27D4_EB2F_1656_67C5,
-)
-_STRIPE_BYTES = 32
-_JUMP = 2_862_933_555_777_941_757
+def kafka_partition(group_id: str, partitions: int) -> int:
+    """Return a group's partition in Kafka, of a topic with `partitions` partitions.
+
+    It is derived from the absolute value of the id's String.hashCode. As in Utils.abs, the absolute value of
+    the minimum int is 0.
+    """
+    utf16_units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
+    hash_code = 0  # as an unsigned number of 32 bits
+    for unit in utf16_units:
+        hash_code = (31 * hash_code + unit) & 0xFFFF_FFFF
+    absolute = min(hash_code, (1 << 32) - hash_code)  # 2^31 for the minimum int
+    return absolute % (1 << 31) % partitions
 
 
-def partition_of_offsets(group_id: str, partitions: int) -> int:
-    """Return a group's partition in Kafka, of a topic with `partitions` partitions (String.hashCode)."""
-    units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
-    code = 0
-    for unit in units:
-        code = (31 * code + unit) & 0xFFFF_FFFF
-    # As in Utils.abs, the minimum int becomes 0, because it has no absolute value.
-    return (0 if code == _MIN else code if code < _MIN else (1 << 32) - code) % partitions
-
-
-def redpandas_partition(group_id: str, partitions: int) -> int:
+def redpanda_partition(group_id: str, partitions: int) -> int:
     """Return a group's partition in Redpanda, of a topic with `partitions` partitions.
 
     It is the jump consistent hash of the id's XXH64.
     """
-    key, found, following = xxh64(group_id.encode()), -1, 0
-    while following < partitions:
-        found = following
-        key = (key * _JUMP + 1) & _ALL
-        following = int((found + 1) * (float(1 << 31) / float((key >> 33) + 1)))
-    return found
-
-
-def xxh64(data: bytes) -> int:
-    """Return the XXH64 hash of `data` with seed 0."""
-    prime_1, prime_2, prime_3, prime_4, prime_5 = _PRIMES
-    at, code = 0, prime_5
-    if len(data) >= _STRIPE_BYTES:
-        lanes = [(prime_1 + prime_2) & _ALL, prime_2, 0, -prime_1 & _ALL]
-        for at in range(0, len(data) - _STRIPE_BYTES + 1, _STRIPE_BYTES):
-            words = unpack_from("<4Q", data, at)
-            lanes = [_round(lane, word) for lane, word in zip(lanes, words, strict=True)]
-        at += _STRIPE_BYTES
-        code = sum(_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) & _ALL
-        for lane in lanes:
-            code = ((code ^ _round(0, lane)) * prime_1 + prime_4) & _ALL
-    code = (code + len(data)) & _ALL
-    while at + 8 <= len(data):
-        code = (_rotated(code ^ _round(0, unpack_from("<Q", data, at)[0]), 27) * prime_1 + prime_4) & _ALL
-        at += 8
-    if at + 4 <= len(data):
-        word = unpack_from("<I", data, at)[0] * prime_1 & _ALL
-        code = (_rotated(code ^ word, 23) * prime_2 + prime_3) & _ALL
-        at += 4
-    for byte in data[at:]:
-        code = _rotated(code ^ (byte * prime_5 & _ALL), 11) * prime_1 & _ALL
-    code = (code ^ (code >> 33)) * prime_2 & _ALL
-    code = (code ^ (code >> 29)) * prime_3 & _ALL
-    return code ^ (code >> 32)
-
-
-def _round(lane: int, word: int) -> int:
-    return _rotated((lane + word * _PRIMES[1]) & _ALL, 31) * _PRIMES[0] & _ALL
-
-
-def _rotated(number: int, bits: int) -> int:
-    return ((number << bits) | (number >> (64 - bits))) & _ALL
+    key, bucket, next_bucket = xxh64_intdigest(group_id.encode()), -1, 0
+    while next_bucket < partitions:
+        bucket = next_bucket
+        key = (key * _JUMP_MULTIPLIER + 1) & _MASK_64_BITS
+        next_bucket = int((bucket + 1) * (float(1 << 31) / float((key >> 33) + 1)))
+    return bucket

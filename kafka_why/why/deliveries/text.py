@@ -1,6 +1,6 @@
 """Formats a share group's deliveries as text."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from kafka_why.contract.telemetry import ACCEPTED, GONE, REJECTED, Counted
 from kafka_why.why.deliveries.report import DeliveryReport, LoneDeliveries, MemberSum, SuspectLine, Verdict
@@ -13,17 +13,28 @@ from kafka_why.wording import (
     duration_text,
     listing,
     shortened,
+    times,
     visible_text,
 )
 
 MAX_ROWS, MAX_SUSPECTS = 20, 20
-_SLOW = 0.8
+_SLOW_RATIO = 0.8
 """A member is slow if its longest time from delivery to acknowledgement is this share of the lock
 duration.
 """
-_RENEWS = 1
+_MANY_RENEWALS = 1
 """A member renews locks often if it has at least this number of renewals per record."""
-_HEADS = ("partition", "member", "delivered", "again", "accepted", "released", "rejected", "expired", "late")
+_HEADINGS = (
+    "partition",
+    "member",
+    "delivered",
+    "again",
+    "accepted",
+    "released",
+    "rejected",
+    "expired",
+    "late",
+)
 
 
 def non_member_notes(report: DeliveryReport, known: Collection[str]) -> Iterator[str]:
@@ -31,15 +42,19 @@ def non_member_notes(report: DeliveryReport, known: Collection[str]) -> Iterator
 
     Brokers do not check membership. `known` are the group's current and former members.
     """
-    found = sorted({member.member_id for member in report.members if member.delivered}.difference(known))
-    if found:
-        got = f"{shortened(found)} got records but {'was' if len(found) == 1 else 'were'} never in the group"
-        yield f"{got}: brokers give records to any client with READ on the group and the topic"
+    receivers = {member.member_id for member in report.members if member.delivered}
+    strangers = sorted(receivers.difference(known))
+    if strangers:
+        verb = "was" if len(strangers) == 1 else "were"
+        sentence = f"{shortened(strangers)} got records but {verb} never in the group"
+        yield f"{sentence}: brokers give records to any client with READ on the group and the topic"
 
 
 def names_of(report: DeliveryReport) -> Names:
     """Return names for all members in the report."""
-    return Names({*(member.member_id for member in report.members), *_members_in(report.suspects)})
+    # Of suspects; "" if no member rejected the record.
+    releasing = (m for suspect in report.suspects for m in (*suspect.released_by, suspect.rejected_by) if m)
+    return Names({*(member.member_id for member in report.members), *releasing})
 
 
 def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> VisibleText:
@@ -57,19 +72,23 @@ def lone_deliveries_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
 
 
 def table_lines(report: DeliveryReport, names: Names) -> Iterator[str]:
-    """Yield a table of counts by partition and member: the MAX_ROWS rows with the most deliveries."""
-    most = sorted(report.rows, key=lambda row: -row.delivered)[:MAX_ROWS]
-    shown = [row for row in report.rows if row in most]
-    rows: list[tuple[str, ...]] = [_HEADS, *(_cells(row, place_text(row), names) for row in shown)]
-    beyond = [row for row in report.rows if row not in most]
-    if beyond or report.others is not None:
+    """Yield a table of counts by partition and member: the MAX_ROWS rows with the most deliveries.
+
+    The last row has the sums of all others, if there are any.
+    """
+    shown = sorted(report.rows, key=lambda row: -row.delivered)[:MAX_ROWS]
+    in_order = [row for row in report.rows if row in shown]
+    rows: list[tuple[str, ...]] = [_HEADINGS, *(_row_cells(row, place_text(row), names) for row in in_order)]
+    hidden = [row for row in (*report.rows, report.others) if row is not None and row not in shown]
+    if hidden:
         others = Counted()
-        for row in (*beyond, *([] if report.others is None else [report.others])):
+        for row in hidden:
             others.add(row)
-        rows.append(_cells(others, place_text(others), names))
-    widths = [max(len(line[at]) for line in rows) for at in range(len(_HEADS))]
+        rows.append(_row_cells(others, place_text(others), names))
+    widths = [max(len(line[column]) for line in rows) for column in range(len(_HEADINGS))]
     for line in rows:
         cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        # The partition and the member are texts.
         cells[:2] = [cell.ljust(width) for cell, width in zip(line[:2], widths[:2], strict=True)]
         yield f"  {'  '.join(cells)}".rstrip()
 
@@ -86,7 +105,8 @@ def conclusion_lines(report: DeliveryReport, names: Names) -> Iterator[tuple[str
     )
     if len(poison) > MAX_SUSPECTS:
         yield "", f"{len(poison) - MAX_SUSPECTS} more: see them with -o json"
-    yield from listing("Slow", slow_texts(report, names))
+    slow = ((member, _slow_text(member, report.lock_ms)) for member in report.members)
+    yield from listing("Slow", [f"{names.of(member.member_id)}: {text}" for member, text in slow if text])
     if not report.is_limit_known:
         limit = "no gateway knows the brokers' share.delivery.count.limit"
         yield "Note", f"{limit}: {report.delivery_limit} is assumed"
@@ -126,21 +146,13 @@ def place_of(suspect: SuspectLine) -> str:
 def suspect_text(suspect: SuspectLine, report: DeliveryReport, names: Names) -> str:
     """Return a text such as `delivered 5 times (limit 5), released 4 times by a, b; archived`."""
     limit = f" (limit {report.delivery_limit})" if suspect.deliveries >= report.delivery_limit else ""
-    parts = [f"delivered {_times(suspect.deliveries)}{limit}"]
+    parts = [f"delivered {times(suspect.deliveries)}{limit}"]
     if suspect.releases:
         by = shortened([names.of(m) for m in suspect.released_by])
-        parts.append(f"released {_times(suspect.releases)} by {by}")
+        parts.append(f"released {times(suspect.releases)} by {by}")
     if suspect.rejected_by:
         parts.append(f"rejected by {names.of(suspect.rejected_by)}")
     return f"{', '.join(parts)}; {_OUTCOMES.get(suspect.outcome, 'it will be delivered again')}"
-
-
-def slow_texts(report: DeliveryReport, names: Names) -> Iterator[str]:
-    """Yield the members that nearly exceed the lock's time, or that often renew the lock."""
-    for member in report.members:
-        text = _slow_text(member, report.lock_ms)
-        if text:
-            yield f"{names.of(member.member_id)}: {text}"
 
 
 _OUTCOMES = {
@@ -151,19 +163,24 @@ _OUTCOMES = {
 
 
 def _slow_text(member: MemberSum, lock_ms: int) -> str:
+    """Return how far a member's processing uses up the lock duration, or how often it renews locks.
+
+    The text is "" if neither is remarkable, or if the lock duration is unknown.
+    """
     if member.processing_ms is None or member.processing_max_ms is None or not lock_ms:
         return ""
     parts = []
-    if member.processing_max_ms >= _SLOW * lock_ms:
+    if member.processing_max_ms >= _SLOW_RATIO * lock_ms:
         mean, longest = duration_text(member.processing_ms), duration_text(member.processing_max_ms)
         share = f"{member.processing_max_ms / lock_ms:.0%} of the lock's {duration_text(lock_ms)}"
         parts.append(f"{mean} a record, {longest} at most, {share}")
-    if member.renewed and member.renewed >= _RENEWS * member.acknowledged:
+    if member.renewed and member.renewed >= _MANY_RENEWALS * member.acknowledged:
         parts.append(f"{member.renewed} renewals of {count(member.acknowledged, 'record')}")
     return f"{'; '.join(parts)}: it needs a longer share.record.lock.duration.ms" if parts else ""
 
 
-def _cells(row: Counted, place: str, names: Names) -> tuple[str, ...]:
+def _row_cells(row: Counted, place: str, names: Names) -> tuple[str, ...]:
+    """Return the cells of a row of the table, under _HEADINGS."""
     numbers = (
         row.delivered,
         row.redelivered,
@@ -174,14 +191,3 @@ def _cells(row: Counted, place: str, names: Names) -> tuple[str, ...]:
         row.late,
     )
     return place, names.of(row.member_id), *map(str, numbers)
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
-def _members_in(suspects: Sequence[SuspectLine]) -> Iterator[str]:
-    for suspect in suspects:
-        yield from suspect.released_by
-        if suspect.rejected_by:
-            yield suspect.rejected_by

@@ -1,4 +1,7 @@
-"""Derives a RocketMQ group's changes from its history: effects of requests and scans, and notifications."""
+"""Derives a RocketMQ group's changes from its history: effects of requests and scans, and notifications.
+
+A step is the entries of one request or scan. Most steps become one change.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,8 +19,8 @@ from kafka_why.why.rocketmq.model import (
     Consumer,
     Difference,
     DuplicateId,
+    DuplicatePeriod,
     Report,
-    Trap,
     symptoms,
 )
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, history_notes
@@ -41,42 +44,48 @@ SAME_CHANGE_MS = 3_000
 
 
 def changes_of(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[Change]:
-    """Return all changes in order."""
-    found: list[Change] = []
+    """Return the changes of all lives in order, numbered from 1."""
+    changes: list[Change] = []
     for life in group_lives:
-        # Incomplete if the beginning of the incarnation is missing.
-        clients: dict[str, Consumer] = {}  # by connection
-        gaps = {after.seq for before, after in pairwise(life.entries) if after.seq > before.seq + 1}
-        complete = life.first_seq == 1
+        consumers: dict[str, Consumer] = {}  # by connection
+        # Seqs of the entries before which one is missing.
+        after_gaps = {after.seq for before, after in pairwise(life.entries) if after.seq > before.seq + 1}
+        is_complete = life.first_seq == 1  # no consumer is missing in `consumers`
         for _, entries in groupby(life.entries, key=lambda event: event.cause):
             step = list(entries)
-            complete = complete and not any(event.seq in gaps for event in step)
-            _apply_to_connections(clients, step)
+            is_complete = is_complete and not any(event.seq in after_gaps for event in step)
+            _update_consumers(consumers, step)
             kinds = _kinds(step)
             if kinds:
-                change = _change(len(found) + 1, kinds, step, list(clients.values()), complete=complete)
-                if found and _is_same_change(found[-1], change):
-                    change = _merged(found.pop(), change)
-                found.append(change)
-    return found
+                change = _build_change(
+                    len(changes) + 1, kinds, step, list(consumers.values()), complete=is_complete
+                )
+                if changes and _is_same_change(changes[-1], change):
+                    change = _merge(changes.pop(), change)
+                changes.append(change)
+    return changes
 
 
-def _apply_to_connections(clients: dict[str, Consumer], step: Iterable[HistoryEntry]) -> None:
+def _update_consumers(consumers: dict[str, Consumer], step: Iterable[HistoryEntry]) -> None:
+    """Update `consumers`, by connection, with the entries of a step."""
     for event in step:
         connection, client_id = event.connection, event.client_id
         if connection is not None and client_id is not None:
             if event.type in (EntryType.CONSUMER_CONNECTED, EntryType.CLIENT_ID_REPLACED):
-                place = (event.broker or "", event.client_address or "")
-                clients[connection] = Consumer(client_id, connection, *place)
+                consumers[connection] = Consumer(
+                    client_id, connection, event.broker or "", event.client_address or ""
+                )
             elif event.type is EntryType.CONSUMER_REMOVED:
-                clients.pop(connection, None)
-        for subscriber, subscriptions in (event.subscriptions or {}).items():
-            if subscriber in clients:
-                clients[subscriber] = replace(clients[subscriber], subscriptions=subscriptions)
+                consumers.pop(connection, None)
+        for subscriber_connection, subscriptions in (event.subscriptions or {}).items():
+            if subscriber_connection in consumers:
+                consumers[subscriber_connection] = replace(
+                    consumers[subscriber_connection], subscriptions=subscriptions
+                )
 
 
 def _is_same_change(change: Change, following: Change) -> bool:
-    """Return True if `following` is the same change of the same client, at another broker."""
+    """Return True if `following` is a change of the same kind by the same client, seen at another broker."""
     clients = {concerned.client_id for concerned in (*change.concerned, *following.concerned)}
     brokers = {consumer.broker for consumer in (*change.consumers, *following.consumers)}
     return (
@@ -89,7 +98,8 @@ def _is_same_change(change: Change, following: Change) -> bool:
     )
 
 
-def _merged(change: Change, following: Change) -> Change:
+def _merge(change: Change, following: Change) -> Change:
+    """Return one change with the consumers after `following`, and the number and time of `change`."""
     return replace(
         following,
         number=change.number,
@@ -107,11 +117,11 @@ def _merged(change: Change, following: Change) -> Change:
 
 def _kinds(step: Sequence[HistoryEntry]) -> list[ChangeKind]:
     """Return the kinds of a step, the main kind first. A step that is not about consumers has none."""
-    found = {ChangeKind.EXPIRED if event.is_expiry else _KINDS.get(event.type) for event in step}
-    return [kind for kind in ChangeKind if kind in found]
+    kinds = {ChangeKind.EXPIRED if event.is_expiry else _KINDS.get(event.type) for event in step}
+    return [kind for kind in ChangeKind if kind in kinds]
 
 
-def _change(
+def _build_change(
     number: int,
     kinds: Sequence[ChangeKind],
     step: Sequence[HistoryEntry],
@@ -119,15 +129,19 @@ def _change(
     *,
     complete: bool,
 ) -> Change:
-    def of(event_type: EntryType) -> list[HistoryEntry]:
+    """Build the change of a step. `kinds` are the step's, and `consumers` the connections after it."""
+
+    def entries_of(event_type: EntryType) -> list[HistoryEntry]:
         return [event for event in step if event.type is event_type]
 
+    # The entries about the main kind. `_KINDS` has no EXPIRED, because expiries are CONSUMER_REMOVED entries.
     entry_kind = ChangeKind.LEFT if kinds[0] is ChangeKind.EXPIRED else kinds[0]
     events = [event for event in step if _KINDS.get(event.type) is entry_kind]
-    if kinds[0] is ChangeKind.DIFFER:  # the client that caused the difference
+    if kinds[0] is ChangeKind.DIFFER:
+        # The first entry about a client names the client that caused the difference.
         events = [event for event in step if event.client_id is not None][:1]
-    topics, notified = of(EntryType.SUBSCRIPTION_CHANGED), of(EntryType.CONSUMERS_NOTIFIED)
-    duplicates = of(EntryType.DUPLICATE_CLIENT_ID)
+    topics, notified = entries_of(EntryType.SUBSCRIPTION_CHANGED), entries_of(EntryType.CONSUMERS_NOTIFIED)
+    duplicates = entries_of(EntryType.DUPLICATE_CLIENT_ID)
     return Change(
         number=number,
         incarnation=step[0].incarnation,
@@ -147,7 +161,7 @@ def _change(
         harmless=any(e.message_model is MessageModel.BROADCASTING for e in duplicates),
         released=[
             DuplicateId(e.client_id, e.broker or "", [])
-            for e in of(EntryType.DUPLICATE_CLIENT_ID_OVER)
+            for e in entries_of(EntryType.DUPLICATE_CLIENT_ID_OVER)
             if e.client_id
         ],
         differ={
@@ -158,47 +172,58 @@ def _change(
     )
 
 
-def traps_of(changes: Sequence[Change]) -> list[Trap]:
-    """Return the traps in the order of their beginnings."""
-    found: list[Trap] = []
-    open_traps: dict[str, int] = {}  # by client id, the index in `found` of its current trap
-    brokers: dict[str, dict[str, None]] = {}  # by client id, the brokers that have its current trap
+def duplicate_periods(changes: Sequence[Change]) -> list[DuplicatePeriod]:
+    """Return the periods in which client ids were duplicate, in order."""
+    periods: list[DuplicatePeriod] = []
+    current: dict[str, int] = {}  # by client id, the index in `periods` of its current period
+    brokers: dict[str, dict[str, None]] = {}  # by client id, the brokers where it is duplicate
     incarnation = ""
     for change in changes:
         for duplicate in change.released:
             brokers.get(duplicate.client_id, {}).pop(duplicate.broker, None)
-        ended = [client_id for client_id in open_traps if not brokers[client_id]]
+        ended = [client_id for client_id in current if not brokers[client_id]]
         if change.incarnation != incarnation:
-            # No connection outlives the group, so the entries about the ends of the traps are missing.
-            ended, incarnation = list(open_traps), change.incarnation
+            # No connection outlives the group, so the entries about the ends of these periods are missing.
+            ended, incarnation = list(current), change.incarnation
         for client_id in ended:
-            place = open_traps.pop(client_id)
-            found[place] = replace(found[place], ended=change.number, to_ms=change.at_ms)
+            index = current.pop(client_id)
+            periods[index] = replace(periods[index], ended=change.number, to_ms=change.at_ms)
         for duplicate in change.traps:
-            if duplicate.client_id not in open_traps:
-                open_traps[duplicate.client_id], brokers[duplicate.client_id] = len(found), {}
-                found.append(
-                    Trap(duplicate.client_id, [], change.number, change.at_ms, None, None, change.harmless)
+            if duplicate.client_id not in current:
+                current[duplicate.client_id], brokers[duplicate.client_id] = len(periods), {}
+                periods.append(
+                    DuplicatePeriod(
+                        client_id=duplicate.client_id,
+                        connections=[],
+                        began=change.number,
+                        from_ms=change.at_ms,
+                        ended=None,
+                        to_ms=None,
+                        harmless=change.harmless,
+                    )
                 )
             brokers[duplicate.client_id][duplicate.broker] = None
-            trap = found[open_traps[duplicate.client_id]]
+            period = periods[current[duplicate.client_id]]
+            # `connections` and `places` are those at the broker where the period began.
             if duplicate.broker == next(iter(brokers[duplicate.client_id])):
-                every = list(dict.fromkeys([*trap.connections, *duplicate.connections]))
-                at = list(dict.fromkeys([*trap.places, *places_of(change, duplicate)]))
-                trap = replace(trap, connections=every, places=at)
-            found[open_traps[duplicate.client_id]] = replace(trap, harmless=change.harmless)
-    return found
+                connections = list(dict.fromkeys([*period.connections, *duplicate.connections]))
+                places = list(dict.fromkeys([*period.places, *places_of(change, duplicate)]))
+                period = replace(period, connections=connections, places=places)
+            periods[current[duplicate.client_id]] = replace(period, harmless=change.harmless)
+    return periods
 
 
 def places_of(change: Change, duplicate: DuplicateId) -> list[str]:
     """Return the address of each client that shares the id, or its connection if the address is unknown."""
-    known = {consumer.connection: consumer.place for consumer in change.consumers}
-    return list(dict.fromkeys(known.get(connection, connection) for connection in duplicate.connections))
+    place_by_connection = {consumer.connection: consumer.place for consumer in change.consumers}
+    return list(
+        dict.fromkeys(place_by_connection.get(connection, connection) for connection in duplicate.connections)
+    )
 
 
 def differences_of(changes: Sequence[Change]) -> list[Difference]:
     """Return the periods in which clients subscribed to different topics or filters, in order."""
-    found: list[Difference] = []
+    differences: list[Difference] = []
     differing: set[str] = set()  # the brokers that still have the last difference
     incarnation = ""
     for change in changes:
@@ -206,18 +231,18 @@ def differences_of(changes: Sequence[Change]) -> list[Difference]:
         differing = differing if change.incarnation == incarnation else set()
         incarnation = change.incarnation
         for broker, reason in change.differ.items():
-            if not reason:
+            if not reason:  # the difference is over at this broker
                 differing.discard(broker)
             elif differing:
                 differing.add(broker)
-                every = sorted({*found[-1].brokers, broker})
-                found[-1] = replace(found[-1], reason=reason, brokers=every)
+                brokers = sorted({*differences[-1].brokers, broker})
+                differences[-1] = replace(differences[-1], reason=reason, brokers=brokers)
             else:
                 differing, was_different = {broker}, False
-                found.append(Difference(reason, [broker], change.number, change.at_ms))
+                differences.append(Difference(reason, [broker], change.number, change.at_ms))
         if was_different and not differing:
-            found[-1] = replace(found[-1], ended=change.number, to_ms=change.at_ms)
-    return found
+            differences[-1] = replace(differences[-1], ended=change.number, to_ms=change.at_ms)
+    return differences
 
 
 _PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)
@@ -228,48 +253,52 @@ def report(
 ) -> Report:
     """Return the report on a group. `history` has at least one entry. It may have duplicates and gaps.
 
-    Changes before `since_ms` are omitted, and traps and differences that ended before it. Other changes keep
-    their numbers.
+    Changes before `since_ms` are omitted, and duplicate ids and differences that ended before it. The other
+    changes keep their numbers.
     """
     group_lives = by_incarnation(history)
     assert group_lives, "a group without history has no report"
     changes = changes_of(group_lives)
     shown = [change for change in changes if since_ms is None or change.at_ms >= since_ms]
-    now = [change for change in changes if change.incarnation == group_lives[-1].incarnation]
-    traps, differences = traps_of(changes), differences_of(changes)
+    last_life = group_lives[-1]
+    latest = [change for change in changes if change.incarnation == last_life.incarnation]
+    duplicates, differences = duplicate_periods(changes), differences_of(changes)
     return Report(
         group_id=group_id,
         now_ms=now_ms,
         since_ms=since_ms,
         from_ms=group_lives[0].entries[0].at_ms,
-        consumers=now[-1].consumers if now else [],
-        complete=now[-1].complete if now else group_lives[-1].first_seq == 1,
-        consumers_since_ms=_consumers_since_ms(group_lives[-1], now),
-        topics=_topics(now),
-        request_modes=_request_modes(group_lives[-1]),
+        consumers=latest[-1].consumers if latest else [],
+        complete=latest[-1].complete if latest else last_life.first_seq == 1,
+        consumers_since_ms=_consumers_since_ms(last_life, latest),
+        topics=_topics(latest),
+        request_modes=_request_modes(last_life),
         counts=counts(shown),
         notifications=sum(change.notification is not None for change in shown),
-        traps=[t for t in traps if t.to_ms is None or since_ms is None or t.to_ms >= since_ms],
+        traps=[d for d in duplicates if d.to_ms is None or since_ms is None or d.to_ms >= since_ms],
         differences=[d for d in differences if d.to_ms is None or since_ms is None or d.to_ms >= since_ms],
-        symptoms=symptoms(now, traps, differences, now_ms),
-        notes=[*history_notes(group_lives), *_producers(group_lives)],
+        symptoms=symptoms(latest, duplicates, differences, now_ms),
+        notes=[*history_notes(group_lives), *_producer_notes(group_lives)],
         changes=shown,
     )
 
 
 def counts(changes: Sequence[Change]) -> list[ChangeCount]:
     """Return the counts of changes by kind, the most frequent kind first."""
-    clients: dict[ChangeKind, Counter[str]] = {}
+    by_client: dict[ChangeKind, Counter[str]] = {}
     numbers = Counter(change.kind for change in changes)
     for change in changes:
-        concerned = clients.setdefault(change.kind, Counter())
-        concerned.update(c.client_id for c in change.concerned if c.client_id is not None)
+        client_counts = by_client.setdefault(change.kind, Counter())
+        client_counts.update(c.client_id for c in change.concerned if c.client_id is not None)
     return [
-        ChangeCount(kind, number, dict(clients[kind].most_common())) for kind, number in numbers.most_common()
+        ChangeCount(kind, number, dict(by_client[kind].most_common()))
+        for kind, number in numbers.most_common()
     ]
 
 
 def _consumers_since_ms(life: IncarnationHistory[HistoryEntry], changes: Sequence[Change]) -> int:
+    """Return when the connections of the group's consumers last changed. `changes` are those of `life`."""
+    # Each change with the one before it, the last first.
     for before, after in reversed(list(zip([None, *changes], changes, strict=False))):
         if before is None or before.consumers != after.consumers:
             return after.at_ms
@@ -277,19 +306,23 @@ def _consumers_since_ms(life: IncarnationHistory[HistoryEntry], changes: Sequenc
 
 
 def _topics(changes: Sequence[Change]) -> list[str] | None:
-    """Return the topics of the group's consumers, or None if unknown."""
+    """Return the topics of the group's consumers, or None if unknown. `changes` are those of one life."""
     if changes and changes[-1].complete and not changes[-1].consumers:
         return []
     return next((c.topics for c in reversed(changes) if c.topics_reason is not None), None)
 
 
 def _request_modes(life: IncarnationHistory[HistoryEntry]) -> dict[str, str]:
-    """Return the request mode of each topic whose queues the coordinator assigns."""
+    """Return a description of the request mode of each topic whose queues the coordinator assigns.
+
+    The reason of the entry that set the mode is its description.
+    """
     entries = [e for e in life.entries if e.type is EntryType.MESSAGE_REQUEST_MODE_SET]
     return {topic: event.reason for event in entries for topic in event.topics or ()}
 
 
-def _producers(group_lives: Sequence[IncarnationHistory[HistoryEntry]]) -> list[str]:
+def _producer_notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]]) -> list[str]:
+    """Return a note on changes of the group's producers, if there are any."""
     number = sum(event.type in _PRODUCERS for life in group_lives for event in life.entries)
     note = f"producers connected or left {number} times; no client rebalances because of that"
     return [note] if number else []

@@ -11,8 +11,8 @@ from kafka_why.why.rocketmq.model import (
     ChangeKind,
     Consumer,
     Difference,
+    DuplicatePeriod,
     Report,
-    Trap,
     connections_by_client,
 )
 from kafka_why.why.rocketmq.polled.model import SymptomKind
@@ -40,7 +40,8 @@ _QUEUES = (
 _POLLED_QUEUES = "each client computes its own share; what it holds is below, by polls"
 # For these kinds the first line of a change contains the whole reason.
 _EXPLAINED_BY_KIND = (ChangeKind.CONNECTED, ChangeKind.NOTIFIED)
-# RocketMQ never sends a notification for these kinds. For other kinds the group's configuration decides.
+# RocketMQ never sends a notification for these kinds. Each has the text that says so, or None if nobody would
+# expect one. For other kinds the group's configuration decides.
 _NEVER_NOTIFIED = {
     ChangeKind.EXPIRED: "none: the other clients notice when their own timers fire (RocketMQ's: every 20 s)",
     ChangeKind.REPLACED: "none, although a client id changed: the others notice when their own timers fire",
@@ -62,26 +63,26 @@ def report_text(report: Report, clock: Clock) -> VisibleText:
 
 def _headline(report: Report, clock: Clock) -> str:
     zone = clock.zone(report.now_ms)
-    now = _harmful_traps(report)
-    if now:
-        named = [
-            f"{_connections_text(trap.client_id, trap.places)} since {clock.time(trap.from_ms)} {zone}"
-            for trap in now
-        ]
-        return f"Group {report.group_id} of RocketMQ has a DUPLICATE CLIENT ID: {'; '.join(named)}"
-    kinds = [symptom.kind for symptom in report.symptoms if symptom.kind is not SymptomKind.EXPIRED]
-    if others := list(dict.fromkeys(map(str, kinds))):
-        return f"Group {report.group_id} of RocketMQ has {', '.join(others)}"
+    duplicates = [
+        f"{_connections_text(period.client_id, period.places)} since {clock.time(period.from_ms)} {zone}"
+        for period in _current_duplicates(report)
+    ]
+    if duplicates:
+        return f"Group {report.group_id} of RocketMQ has a DUPLICATE CLIENT ID: {'; '.join(duplicates)}"
+    # EXPIRED is an event of the past, not a present fault.
+    present = [str(symptom.kind) for symptom in report.symptoms if symptom.kind is not SymptomKind.EXPIRED]
+    if faults := list(dict.fromkeys(present)):
+        return f"Group {report.group_id} of RocketMQ has {', '.join(faults)}"
     since = f"since {clock.time(report.consumers_since_ms)} {zone}"
     clients = len({consumer.client_id for consumer in report.consumers})
-    least = "" if report.complete else "at least "
+    least = "" if report.complete else "at least "  # connections may be missing in the history
     if not clients and report.complete:
         return f"Group {report.group_id} of RocketMQ has no consumers {since}"
     return f"Group {report.group_id} of RocketMQ has {least}{count(clients, 'client')} {since}"
 
 
 def _summary(report: Report, clock: Clock) -> Lines:
-    if _harmful_traps(report):
+    if _current_duplicates(report):
         yield "To do", TO_DO_DUPLICATE
     for symptom in report.symptoms:
         if symptom.kind is not SymptomKind.DUPLICATE:
@@ -89,7 +90,7 @@ def _summary(report: Report, clock: Clock) -> Lines:
             yield "Fault", f"{symptom.kind}{since}: {symptom.reason}"
             yield "To do", symptom.to_do
     if report.consumers:
-        yield "Clients", _clients(report.consumers)
+        yield "Clients", _client_ids_text(report.consumers)
     if report.topics:
         yield "Topics", shortened(report.topics)
     yield "Queues", _QUEUES if report.polled is None else _POLLED_QUEUES
@@ -99,31 +100,33 @@ def _summary(report: Report, clock: Clock) -> Lines:
     notified = f"all connections were notified {count(report.notifications, 'time')}"
     yield "Changes", f"{len(report.changes)} since {clock.time(since_ms)}; {notified}"
     yield from tally("Causes", [(c.changes, c.kind, c.by_client) for c in report.counts])
-    traps = [
-        f"{_connections_text(t.client_id, t.places)}, {_lasted_text(t, report.now_ms)}" for t in report.traps
+    # Past and harmless ones, too, unlike `_current_duplicates`.
+    duplicates = [
+        f"{_connections_text(d.client_id, d.places)}, {_lasted_text(d, report.now_ms)}" for d in report.traps
     ]
-    yield from listing("Duplicates", traps)
+    yield from listing("Duplicates", duplicates)
     differences = [f"{_lasted_text(d, report.now_ms)}: {d.reason}" for d in report.differences]
     yield from listing("Differences", differences)
     for note in report.notes:
         yield "Note", note
 
 
-def _harmful_traps(report: Report) -> list[Trap]:
-    return [trap for trap in report.traps if trap.to_ms is None and not trap.harmless]
+def _current_duplicates(report: Report) -> list[DuplicatePeriod]:
+    """Return the current duplicate client ids that do harm."""
+    return [period for period in report.traps if period.to_ms is None and not period.harmless]
 
 
 def _connections_text(client_id: str, connections: Sequence[str]) -> str:
-    """Return a text such as `worker-1 on c1 and c4`."""
-    # A large history entry omits the connections.
+    """Return a text such as `worker-1 on c1 and c4`. `connections` may have clients' addresses."""
+    # They are empty if the history entry was too large to list them.
     return f"{client_id} on {' and '.join(connections) or 'several connections'}"
 
 
-def _lasted_text(trap: Trap | Difference, now_ms: int) -> str:
-    """Return how long a trap or difference lasted, and its first and last change."""
-    if trap.to_ms is None:
-        return f"for {duration_text(max(now_ms - trap.from_ms, 0))} now, since #{trap.began}"
-    return f"for {duration_text(trap.to_ms - trap.from_ms)}, from #{trap.began} to #{trap.ended}"
+def _lasted_text(period: DuplicatePeriod | Difference, now_ms: int) -> str:
+    """Return how long a period lasted, and its first and last change."""
+    if period.to_ms is None:
+        return f"for {duration_text(max(now_ms - period.from_ms, 0))} now, since #{period.began}"
+    return f"for {duration_text(period.to_ms - period.from_ms)}, from #{period.began} to #{period.ended}"
 
 
 def _change_text(change: Change, report: Report, clock: Clock) -> VisibleText:
@@ -134,20 +137,24 @@ def _change_text(change: Change, report: Report, clock: Clock) -> VisibleText:
 def _title(change: Change) -> str:
     """Return a text such as `client left: worker-2`. A duplicate client id has its connections."""
     if change.traps:
-        named = "; ".join(
+        duplicates = "; ".join(
             _connections_text(duplicate.client_id, places_of(change, duplicate)) for duplicate in change.traps
         )
-        return f"{change.kind}, harmless: {named}" if change.harmless else f"DUPLICATE CLIENT ID: {named}"
+        return (
+            f"{change.kind}, harmless: {duplicates}"
+            if change.harmless
+            else f"DUPLICATE CLIENT ID: {duplicates}"
+        )
     names = list(dict.fromkeys(c.client_id for c in change.concerned if c.client_id is not None))
     return f"{change.kind}: {shortened(names)}" if names else str(change.kind)
 
 
 def _details(change: Change, report: Report) -> Lines:
     yield from _causes(change)
-    for trap in report.traps:
-        if trap.began == change.number:
-            yield "lasted", _lasted_text(trap, report.now_ms)
-            if not trap.harmless:
+    for period in report.traps:
+        if period.began == change.number:
+            yield "lasted", _lasted_text(period, report.now_ms)
+            if not period.harmless:
                 yield "to do", TO_DO_DUPLICATE
     for client_id in dict.fromkeys(duplicate.client_id for duplicate in change.released):
         yield "over", f"client id {client_id} is on a single connection again"
@@ -158,7 +165,7 @@ def _details(change: Change, report: Report) -> Lines:
     if notified is not None:
         yield "notified", notified
     if change.kind not in (ChangeKind.LOCKS, ChangeKind.MODE):
-        yield "clients", _clients(change.consumers) if change.consumers else "none"
+        yield "clients", _client_ids_text(change.consumers) if change.consumers else "none"
 
 
 def _difference_lines(change: Change, report: Report) -> Lines:
@@ -172,37 +179,40 @@ def _difference_lines(change: Change, report: Report) -> Lines:
 
 def _causes(change: Change) -> Lines:
     """Yield the reason, the request or scan, and the connections."""
-    several = len({concerned.client_id for concerned in change.concerned}) > 1
-    for concerned in change.concerned if change.kind not in _EXPLAINED_BY_KIND else ():
-        who = f"{concerned.client_id}: " if several and concerned.client_id else ""
-        yield "why", f"{who}{concerned.reason}"
+    has_several_clients = len({concerned.client_id for concerned in change.concerned}) > 1
+    if change.kind not in _EXPLAINED_BY_KIND:
+        for concerned in change.concerned:
+            prefix = f"{concerned.client_id}: " if has_several_clients and concerned.client_id else ""
+            yield "why", f"{prefix}{concerned.reason}"
     yield "trigger", trigger_text(change.trigger)
-    known = {consumer.connection: consumer for consumer in change.consumers}
-    if not change.traps:
+    consumers = {consumer.connection: consumer for consumer in change.consumers}
+    if not change.traps:  # the title has the connections of a duplicate client id
         for concerned in change.concerned:
             if concerned.connection is not None:
-                at = known.get(concerned.connection)
-                of = f" of {at.address} at {at.broker}" if at is not None and at.address else ""
-                yield "on", f"connection {concerned.connection}{of}"
+                client = consumers.get(concerned.connection)
+                of_client = f" of {client.address} at {client.broker}" if client and client.address else ""
+                yield "on", f"connection {concerned.connection}{of_client}"
 
 
 def _notification(change: Change) -> str | None:
-    """Return the notification that the coordinator sent, or why it sent none, or None if none is expected."""
+    """Return the notification that the coordinator sent, or why it sent none.
+
+    Return None if the kind of the change has nothing to do with notifications.
+    """
     if change.notification is not None:
         return change.notification
     if not change.consumers and change.complete:
         return "none: the group has no connections left"
-    other = "none: the group broadcasts, or its notifications are switched off"
-    return next(
-        (_NEVER_NOTIFIED[kind] for kind in (change.kind, *change.also) if kind in _NEVER_NOTIFIED), other
-    )
+    by_configuration = "none: the group broadcasts, or its notifications are switched off"
+    kinds = (change.kind, *change.also)
+    return next((_NEVER_NOTIFIED[kind] for kind in kinds if kind in _NEVER_NOTIFIED), by_configuration)
 
 
-def _clients(consumers: Sequence[Consumer]) -> str:
-    """Return a text such as `worker-1 twice, worker-2`, by numbers of connections."""
+def _client_ids_text(consumers: Sequence[Consumer]) -> str:
+    """Return the client ids with their numbers of connections, such as `worker-1 twice, worker-2`."""
     times = connections_by_client(consumers)
-    return shortened([_times(client_id, number) for client_id, number in times.items()])
+    return shortened([_id_with_count(client_id, number) for client_id, number in times.items()])
 
 
-def _times(client_id: str, number: int) -> str:
+def _id_with_count(client_id: str, number: int) -> str:
     return client_id if number == 1 else f"{client_id} {'twice' if number == 2 else f'{number} times'}"

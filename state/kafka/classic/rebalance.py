@@ -1,8 +1,12 @@
-"""The steps that requests share: adding a member, starting a rebalance, forming a generation. Rows B, R, I,
-C.
+"""The steps of a rebalance: add a member, start a rebalance, form a generation. Rows B, R, I, C, W.
+
+A JoinGroup or SyncGroup is parked if a later step answers it. A pending id is a member id that the
+coordinator has assigned and that no member has joined with yet.
 
 Source: GroupMetadataManager.java (addMemberThenRebalanceOrCompleteJoin, prepareRebalance,
 tryCompleteInitialRebalance..., completeClassicGroupJoin), ClassicGroup.java.
+
+A row, such as R3, is a rule of docs/rules.md. `context.cite` records that a row was applied.
 """
 
 from assignors.kafka.server_side import is_for_coordinator
@@ -12,7 +16,7 @@ from kafka_why.contract.kafka.responses import JoinGroupMember, JoinGroupRespons
 from kafka_why.contract.messages import ErrorCode
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.kafka.classic import assignment
-from state.kafka.classic.assignment import settle_topics
+from state.kafka.classic.assignment import forget_unsubscribed_topics
 from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, ClassicGroupMember, JoinPhase
 from state.kafka.context import RuleId, StepContext
 
@@ -30,12 +34,12 @@ def transition(
 
 
 def arm_session(context: StepContext, member: ClassicGroupMember) -> None:
-    """Arm the member's session timeout from now on."""
+    """Restart the member's session: it expires one session timeout from now."""
     member.heartbeat_deadline_ms = context.deadline(member.session_timeout_ms)
 
 
-# The least extension of a join phase in which no member rejoined. With a rebalance timeout of 0 the phase
-# would be extended forever without time passing, because the group's clock moves from deadline to deadline.
+# The minimum extension of a join phase in which no member rejoined. With a rebalance timeout of 0 and no
+# minimum, the phase would be extended again and again at the same time of the group's clock.
 JOIN_EXTENSION_MIN_MS = 1_000
 
 
@@ -51,7 +55,7 @@ def add_member(
     member.
     """
     if group.is_initial_rebalance():
-        context.rule("B1")
+        context.cite("B1")
         group.new_member_added = True
     member = ClassicGroupMember(
         member_id=member_id,
@@ -72,12 +76,12 @@ def add_member(
         rule, EntryType.MEMBER_ADDED, member, "a new member joined", client_reason=request.reason
     )
     if group.state is GroupState.PREPARING_REBALANCE:
-        context.rule("B3")
+        context.cite("B3")
         maybe_complete_join(context, group)
     else:
-        context.rule("B2")
+        context.cite("B2")
         reason = f"new member {member_id} joined"
-        prepare(context, group, rule, reason, member_id=member_id, client_reason=request.reason)
+        prepare_rebalance(context, group, rule, reason, member_id=member_id, client_reason=request.reason)
 
 
 def update_member(
@@ -88,8 +92,8 @@ def update_member(
     request: JoinGroup,
     reply_to: ReplyTo,
 ) -> None:
-    """Update a rejoining member from its request and park the request. The session's deadline is
-    not changed.
+    """Update a rejoining member from its JoinGroup, and park the JoinGroup. The session's deadline does not
+    change.
     """
     if member.parked_join is not None:
         supersede(context, rule, member.parked_join, "the member sent a newer JoinGroup")
@@ -107,7 +111,7 @@ def supersede(context: StepContext, rule: RuleId, request: ReplyTo, reason: str)
     context.record(rule, EntryType.REQUEST_SUPERSEDED, reason, superseded=request.request)
 
 
-def prepare(
+def prepare_rebalance(
     context: StepContext,
     group: ClassicGroup,
     rule: RuleId,
@@ -118,25 +122,26 @@ def prepare(
 ) -> None:
     """Rows R1 to R5: start a rebalance, in which every member has to join again.
 
-    `rule` is the row that led to it, `member_id` the member that caused it, or None if no single member did.
+    `rule` is the row that caused it. `member_id` is the member that caused it, or None if no single member
+    did.
     """
     if group.state is GroupState.COMPLETING_REBALANCE:
-        reset_assignments(context, context.rule("R1"), ErrorCode.REBALANCE_IN_PROGRESS)
-    context.rule("R2")
+        reset_assignments(context, context.cite("R1"), ErrorCode.REBALANCE_IN_PROGRESS)
+    context.cite("R2")
     group.sync_deadline_ms = None
     for member in group.members.values():
         group.set_pending_sync(member, False)
-    initial = group.state is GroupState.EMPTY
-    if initial:
-        context.rule("R3")
+    is_initial = group.state is GroupState.EMPTY
+    if is_initial:
+        context.cite("R3")
         delay_ms = context.config.group_initial_rebalance_delay_ms
         remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
         group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, remaining_ms)
     elif not group.has_all_members_joined():
         _wait_for_joins(context, group)
-    previous_at_ms = group.last_rebalance_at_ms
+    previous_rebalance_at_ms = group.last_rebalance_at_ms
     group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
-    context.rule("R4")
+    context.cite("R4")
     transition(
         context,
         rule,
@@ -147,10 +152,11 @@ def prepare(
         client_reason=client_reason,
         waiting_for=[m.member_id for m in group.members_not_rejoined()] + list(group.pending_members),
         deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,
-        last_rebalance_at_ms=previous_at_ms,
+        # The entry that starts a rebalance has the time of the rebalance before it.
+        last_rebalance_at_ms=previous_rebalance_at_ms,
     )
-    if not initial:
-        context.rule("R5")
+    if not is_initial:
+        context.cite("R5")
         if group.has_all_members_joined():
             complete_join(context, group)
 
@@ -168,8 +174,8 @@ def reset_assignments(context: StepContext, rule: RuleId, error: ErrorCode) -> N
 
 
 def maybe_complete_join(context: StepContext, group: ClassicGroup) -> None:
-    """Complete the join phase early if every member joined. An initial rebalance is excluded, because its
-    delay collects the first members.
+    """Complete the join phase early if every member has joined. This excludes an initial rebalance, whose
+    delay is for new members that have not joined yet.
     """
     if (
         group.state is GroupState.PREPARING_REBALANCE
@@ -184,13 +190,15 @@ def extend_or_end_initial_delay(context: StepContext, phase: JoinPhase, remainin
     complete the join phase.
     """
     group = context.group_of(ClassicGroup)
-    if not (group.new_member_added and remaining_ms):
-        context.rule("I2")
+    can_extend = group.new_member_added and remaining_ms > 0
+    if not can_extend:
+        context.cite("I2")
         complete_join(context, group)
         return
-    row = context.rule("I1")
+    row = context.cite("I1")
     group.new_member_added = False
     delay_ms = min(context.config.group_initial_rebalance_delay_ms, remaining_ms)
+    # As in Kafka, this subtracts the delay that has ended, not the new one.
     next_remaining_ms = max(remaining_ms - phase.delay_ms, 0)
     group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, next_remaining_ms)
     context.record(
@@ -203,48 +211,52 @@ def extend_or_end_initial_delay(context: StepContext, phase: JoinPhase, remainin
 
 
 def complete_join(context: StepContext, group: ClassicGroup) -> None:
-    """Rows C1 to C5: form the next generation from the members that joined."""
+    """Rows C1 to C5: form the next generation from the members that joined, and from static members, which
+    stay until their sessions end. If no member joined and static members remain, extend the join phase.
+    """
     group.join_phase = None
     for member in group.members_not_rejoined():
         if member.group_instance_id is None:
-            row = context.rule("C1")
+            row = context.cite("C1")
             group.remove(member.member_id)
             context.record_member(
                 row, EntryType.MEMBER_REMOVED, member, "did not rejoin within the rebalance timeout"
             )
-    if not _maybe_elect_new_joined_leader(context, group):
+    if not _ensure_joined_leader(context, group):
         return
     group.generation += 1
     if not group.members:
-        row = context.rule("C4")
+        row = context.cite("C4")
         group.protocol_name, group.leader_id = None, None
         group.subscribed_topics = assignment.all_topics(assignment.subscriptions(group))
-        assignment.settle_partitions(context, group)
-        settle_topics(group)
+        assignment.set_partition_counts(context, group)
+        forget_unsubscribed_topics(group)
         transition(context, row, GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
         return
-    left_out = _init_next_generation(context, group, context.rule("C5"))
+    left_out = _start_generation(context, group, context.cite("C5"))
     if is_for_coordinator(group.protocol_name):
-        _assign(context, group, left_out)
+        _assign_by_coordinator(context, group, left_out)
 
 
-def _init_next_generation(context: StepContext, group: ClassicGroup, rule: RuleId) -> list[str]:
+def _start_generation(context: StepContext, group: ClassicGroup, rule: RuleId) -> list[str]:
     """Answer every parked JoinGroup and await a SyncGroup of every member.
 
-    Return the topics that `settle_partitions` omits.
+    Return the topics that `set_partition_counts` omits.
     """
     group.protocol_name = group.select_protocol()
     by_member = assignment.subscriptions(group)
     group.subscribed_topics = assignment.all_topics(by_member)
-    left_out = assignment.settle_partitions(context, group)
-    settle_topics(group)
-    who = "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
+    left_out = assignment.set_partition_counts(context, group)
+    forget_unsubscribed_topics(group)
+    next_step = (
+        "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
+    )
     transition(
         context,
         rule,
         GroupState.COMPLETING_REBALANCE,
         EntryType.COMPLETING_REBALANCE,
-        f"the generation is formed, {who} the assignment",
+        f"the generation is formed, {next_step} the assignment",
         members=list(group.members),
         leader_id=group.leader_id,
         protocol_name=group.protocol_name,
@@ -262,30 +274,33 @@ def _init_next_generation(context: StepContext, group: ClassicGroup, rule: RuleI
     return left_out
 
 
-def _assign(context: StepContext, group: ClassicGroup, left_out: list[str]) -> None:
-    """Row M4: the coordinator assigns at once. Each SyncGroup is answered when it arrives."""
-    row = context.rule("M4")
-    known = group.partitions_per_topic
-    unknown = [t for t in group.subscribed_topics or [] if not known.get(t) and t not in left_out]
+def _assign_by_coordinator(context: StepContext, group: ClassicGroup, left_out: list[str]) -> None:
+    """Row M4: compute the assignment at once. Each SyncGroup is then answered when it arrives. `left_out` are
+    the topics that `set_partition_counts` omitted.
+    """
+    row = context.cite("M4")
+    counts = group.partitions_per_topic
+    without_count = [t for t in group.subscribed_topics or [] if not counts.get(t) and t not in left_out]
     reason = "the coordinator made the assignment"
-    if unknown:
-        reason += f"; no JoinGroup reported the number of partitions of {', '.join(unknown)}"
+    if without_count:
+        reason += f"; no JoinGroup reported the number of partitions of {', '.join(without_count)}"
     if left_out:
-        most = context.config.group_max_partitions
-        reason += f"; group.max.partitions ({most}) leaves out {', '.join(left_out)}"
+        max_partitions = context.config.group_max_partitions
+        reason += f"; group.max.partitions ({max_partitions}) leaves out {', '.join(left_out)}"
+    # The generation is already the new one. Members still have the assignment of the one before.
     become_stable(context, group, row, assignment.assign(group, group.generation - 1), reason)
 
 
-def _maybe_elect_new_joined_leader(context: StepContext, group: ClassicGroup) -> bool:
-    """Rows C2 and C3: replace a leader that did not rejoin, and return True. If no member rejoined, extend
-    the join phase and return False.
+def _ensure_joined_leader(context: StepContext, group: ClassicGroup) -> bool:
+    """Rows C2 and C3: replace a leader that did not rejoin by a member that did, and return True. If members
+    remain but none rejoined, extend the join phase and return False.
     """
     leader = group.members.get(group.leader_id or "")
     if not group.members or (leader is not None and leader.parked_join is not None):
         return True
     elected = next((m for m in group.members.values() if m.parked_join is not None), None)
     if elected is None:
-        row = context.rule("C3")
+        row = context.cite("C3")
         _wait_for_joins(context, group, JOIN_EXTENSION_MIN_MS)
         assert group.join_phase is not None
         context.record(
@@ -296,15 +311,16 @@ def _maybe_elect_new_joined_leader(context: StepContext, group: ClassicGroup) ->
             deadline_ms=group.join_phase.deadline_ms,
         )
         return False
-    row = context.rule("C2")
+    row = context.cite("C2")
     group.leader_id = elected.member_id
     context.record_member(row, EntryType.LEADER_ELECTED, elected, "the leader did not rejoin")
     return True
 
 
 def _wait_for_joins(context: StepContext, group: ClassicGroup, at_least_ms: int = 0) -> None:
+    """Begin a join phase of one rebalance timeout, but at least `at_least_ms`."""
     delay_ms = max(group.rebalance_timeout_ms(), at_least_ms)
-    group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, None)
+    group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, initial_remaining_ms=None)
 
 
 def answer_join(
@@ -316,9 +332,14 @@ def answer_join(
     *,
     skip_assignment: bool = False,
 ) -> None:
-    """Answer a JoinGroup with the current generation. Only the leader receives the list of members."""
+    """Answer a JoinGroup with the current generation.
+
+    Only the leader receives the list of members. The answer tells the leader not to assign if
+    `skip_assignment` is True, or if the coordinator assigns.
+    """
     is_leader = group.leader_id == member.member_id
     skip_assignment |= is_leader and is_for_coordinator(group.protocol_name)
+    listed_members = group.members.values() if is_leader else ()
     context.reply(
         reply_to,
         JoinGroupResponse,
@@ -331,7 +352,7 @@ def answer_join(
         member_id=member.member_id,
         members=[
             JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(group.protocol_name))
-            for m in (group.members.values() if is_leader else ())
+            for m in listed_members
         ],
     )
 
@@ -388,19 +409,20 @@ FIRST_VERSION_WITH_SKIP_ASSIGNMENT = 9  # KIP-814
 def replace_static_member(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
-    """Replace the member with the request's instance id by a copy with the id `member_id`. Rebalance only if
-    it is necessary.
+    """Give the static member with the request's instance id the new id `member_id`, and fence the old id. If
+    the group is Stable and keeps its protocol, answer at once. Otherwise the member takes part in a
+    rebalance.
     """
     assert request.group_instance_id is not None
     old_leader_id = group.leader_id
     old = group.members[group.static_members[request.group_instance_id]]
-    taken_over = context.rule("W1")
-    member = _replace_member(context, group, taken_over, old, member_id)
+    replacement_row = context.cite("W1")
+    member = _replace_member(context, group, replacement_row, old, member_id)
     group.set_protocols(member, request.protocols)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     context.record_member(
-        taken_over,
+        replacement_row,
         EntryType.MEMBER_REPLACED,
         member,
         f"the static member came back, {old.member_id} is fenced",
@@ -409,32 +431,34 @@ def replace_static_member(
     )
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
         _answer_without_rebalance(
-            context, group, context.rule("W2"), request, reply_to, member, old_leader_id
+            context, group, context.cite("W2"), request, reply_to, member, old_leader_id
         )
         return
     group.set_parked_join(member, reply_to)
     if group.state is GroupState.PREPARING_REBALANCE:
-        context.rule("W5")
+        context.cite("W5")
         maybe_complete_join(context, group)
         return
     if group.state is GroupState.STABLE:
-        row = context.rule("W3")
+        row = context.cite("W3")
         reason = f"static member {member_id} changed the selected protocol"
     else:
-        row = context.rule("W4")
+        row = context.cite("W4")
         reason = f"static member {member_id} came back before the assignment was there"
-    prepare(context, group, row, reason, member_id=member_id, client_reason=request.reason)
+    prepare_rebalance(context, group, row, reason, member_id=member_id, client_reason=request.reason)
 
 
 def _replace_member(
     context: StepContext, group: ClassicGroup, rule: RuleId, old: ClassicGroupMember, member_id: str
 ) -> ClassicGroupMember:
-    """Row W1: fence the old id's parked requests, and replace the member with a copy that has the new id."""
-    fenced = rule, ErrorCode.FENCED_INSTANCE_ID
+    """Row W1: refuse the requests that the old id has parked, and replace the member with a copy that has the
+    new id.
+    """
+    error = ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
-        context.reply(old.parked_join, JoinGroupResponse, *fenced, member_id=old.member_id)
+        context.reply(old.parked_join, JoinGroupResponse, rule, error, member_id=old.member_id)
     if old.parked_sync is not None:
-        context.reply(old.parked_sync, SyncGroupResponse, *fenced)
+        context.reply(old.parked_sync, SyncGroupResponse, rule, error)
     was_leader = group.leader_id == old.member_id
     group.remove(old.member_id)
     member = ClassicGroupMember(
@@ -464,9 +488,11 @@ def _answer_without_rebalance(
     member: ClassicGroupMember,
     old_leader_id: str | None,
 ) -> None:
-    """Row W2: answer a returning static member at once."""
-    # A returning leader must not assign again. Versions without skip_assignment get the leader's old id as
-    # the leader.
+    """Row W2: answer a returning static member at once with the current generation. `old_leader_id` is the
+    leader's id before the replacement.
+    """
+    # A returning leader must not assign again. A client that does not know `skip_assignment` is answered with
+    # the leader's old id, so that it does not see itself as the leader.
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
         is_leader = group.leader_id == member.member_id
         answer_join(context, group, rule, reply_to, member, skip_assignment=is_leader)

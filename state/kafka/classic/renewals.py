@@ -1,8 +1,10 @@
 """The two most frequent requests to a Stable group, each decided in one pass: a member's heartbeat, and its
 commit of one partition.
 
-The general step decides the same (rows H8 and O8), and tests compare both over random logs. If another row
-may apply, a function here changes nothing and returns None.
+The outcome is that of the general step, which handles any request (rows H8 and O8); tests compare both over
+random logs. If another row may apply, a function here changes nothing and returns None.
+
+A row, such as H8, is a rule of docs/rules.md.
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,7 @@ from state.kafka.protocol import Renewal
 def heartbeat(
     group: ClassicGroup, request: Heartbeat, request_id: str, now_ms: int, _: CoordinatorConfig
 ) -> Effects | None:
-    """Renew the session of a member by row H8."""
+    """Renew the session of a member by row H8, or return None if another row may apply."""
     member = _sender(group, request)
     if member is None:
         return None
@@ -32,21 +34,28 @@ def heartbeat(
         error_code=ErrorCode.NONE,
         rule="H8",
     )
-    group.clock_ms = now_ms
-    member.heartbeat_deadline_ms = now_ms + max(member.session_timeout_ms, 0)
-    replies = [Reply(request.reply_partition, answer)]
-    return Effects(group, replies, [], [], ["H8"], member.heartbeat_deadline_ms)
+    deadline_ms = _new_session_deadline_ms(member, now_ms)
+    effects = Effects(
+        group,
+        [Reply(request.reply_partition, answer)],
+        history=[],
+        offsets=[],
+        rules=["H8"],
+        earliest_armed_ms=deadline_ms,
+    )
+    group.clock_ms, member.heartbeat_deadline_ms = now_ms, deadline_ms
+    return effects
 
 
 def commit(
     group: ClassicGroup, request: OffsetCommit, request_id: str, now_ms: int, config: CoordinatorConfig
 ) -> Effects | None:
-    """Store a member's offset and renew its session by row O8."""
+    """Store a member's offset and renew its session by row O8, or return None if another row may apply."""
     member = _sender(group, request)
     if member is None:
         return None
-    deadline_ms = now_ms + max(member.session_timeout_ms, 0)
-    effects = commit_one(group, request, request_id, now_ms, config, "O8", deadline_ms)
+    deadline_ms = _new_session_deadline_ms(member, now_ms)
+    effects = commit_one(group, request, request_id, now_ms, config, row="O8", deadline_ms=deadline_ms)
     if effects is not None:
         member.heartbeat_deadline_ms = deadline_ms
     return effects
@@ -55,8 +64,12 @@ def commit(
 RENEWALS: Mapping[type, Renewal] = {Heartbeat: heartbeat, OffsetCommit: commit}
 
 
+def _new_session_deadline_ms(member: ClassicGroupMember, now_ms: int) -> int:
+    return now_ms + max(member.session_timeout_ms, 0)  # as `StepContext.deadline` does
+
+
 def _sender(group: ClassicGroup, request: Heartbeat | OffsetCommit) -> ClassicGroupMember | None:
-    """Return the member that sent the request, or None if the group does not accept it at once."""
+    """Return the member that sent the request, or None if another row than H8 or O8 may apply."""
     if (
         group.state is not GroupState.STABLE
         or request.generation_id != group.generation

@@ -1,4 +1,10 @@
-"""The requests of members of a classic group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
+"""The requests of members of a classic group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+
+A request is parked if a later step answers it. A pending id is a member id that the coordinator has assigned
+and that no member has joined with yet.
+
+A row, such as J4, is a rule of docs/rules.md. `context.cite` records that a row was applied.
+"""
 
 from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import (
@@ -23,8 +29,8 @@ from state.kafka.classic import assignment, rebalance
 from state.kafka.classic.assignment import record_topics
 from state.kafka.classic.rebalance import arm_session
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, PendingMember
-from state.kafka.context import RuleAndError, RuleId, StepContext, deciding_rule, new_member_id
-from state.kafka.protocol import FAILED, reason_of, refuse_join
+from state.kafka.context import RuleAndError, RuleId, StepContext, deciding_rule, new_member_id, restart_group
+from state.kafka.protocol import OVERSIZED_ERROR, oversize_reason, refuse_join
 
 # JoinGroup: admission of a member, its id, and the rebalance that follows. Rows J, A, N, E, U.
 
@@ -44,11 +50,33 @@ def join_no_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -
     """Rows J4 and J5: the first JoinGroup for a group id creates the group."""
     refusal = validate_join(context, request)
     if refusal is None and request.member_id:
-        refusal = context.rule("J4"), ErrorCode.UNKNOWN_MEMBER_ID
+        refusal = context.cite("J4"), ErrorCode.UNKNOWN_MEMBER_ID
     if refusal is not None:
         return _refuse_join(context, reply_to, refusal, request.member_id)
-    context.create_group(ClassicGroup, context.rule("J5"), "first JoinGroup for this group id")
+    context.create_group(ClassicGroup, context.cite("J5"), "first JoinGroup for this group id")
     return _admit(context, request, reply_to)
+
+
+def join_instead(
+    context: StepContext, request: JoinGroup, reply_to: ReplyTo, kind: str, *, refused: str, joined: str
+) -> None:
+    """Handle a JoinGroup to an Empty group of another protocol, `kind`. If a new group would accept the
+    JoinGroup, replace the Empty group with a classic group and join that. Otherwise refuse the JoinGroup.
+
+    `refused` and `joined` are the rows of the two outcomes. Kafka deletes the Empty group even if it then
+    refuses the JoinGroup.
+    """
+    error = ErrorCode.NONE
+    if request.member_id:
+        error = ErrorCode.UNKNOWN_MEMBER_ID
+    elif not (request.protocol_type and request.protocols):
+        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if error is not ErrorCode.NONE:
+        context.reply(reply_to, JoinGroupResponse, context.cite(refused), error, member_id=request.member_id)
+        return
+    reason = f"a JoinGroup to the Empty {kind} group: it becomes a classic group; its offsets stay"
+    restart_group(context, context.cite(joined), ClassicGroup, reason)
+    join(context, request, reply_to)
 
 
 def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
@@ -57,49 +85,53 @@ def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     if not _accept_joining_member(context, group, request.member_id):
         return _refuse_for_size(context, group, request, reply_to)
     if request.member_id:
-        context.rule("J8")
+        context.cite("J8")
         return _join_existing_member(context, group, request, reply_to)
-    context.rule("J7")
+    context.cite("J7")
     return _join_new_member(context, group, request, reply_to)
 
 
 def validate_join(context: StepContext, request: JoinGroup) -> RuleAndError | None:
-    """Rows J1, M1 and M2: make the checks that do not need a group. Return the refusal, or None."""
+    """Rows J1, M1 and M2: check the parts of a JoinGroup that depend on no group. Return the refusal, or
+    None.
+    """
     config = context.config
     timeout_ms = request.session_timeout_ms
     if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
-        return context.rule("J1"), ErrorCode.INVALID_SESSION_TIMEOUT
+        return context.cite("J1"), ErrorCode.INVALID_SESSION_TIMEOUT
     return assignment.validate_protocols(context, request)
 
 
 def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id: str) -> bool:
     """Rows A1 to A3: return True if group.max.size allows this member. Pending ids are not counted."""
     if group.state is GroupState.EMPTY:
-        context.rule("A1")
+        context.cite("A1")
         return True
     member = group.members.get(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
         # In an over-full group the last members to rejoin are refused.
-        context.rule("A2")
+        context.cite("A2")
         if member is not None and member.parked_join is not None:
             return True
         return group.awaiting_join_response < context.config.group_max_size
-    context.rule("A3")
+    context.cite("A3")
     return member is not None or len(group.members) < context.config.group_max_size
 
 
 def _refuse_for_size(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
 ) -> None:
-    """Row J6: refuse the JoinGroup. The member id or pending id is removed without a rebalance."""
-    row = context.rule("J6")
-    full = f"the group is full: group.max.size is {context.config.group_max_size}"
+    """Row J6: refuse the JoinGroup. If the sender is a member or has a pending id, remove it without a
+    rebalance.
+    """
+    row = context.cite("J6")
+    reason = f"the group is full: group.max.size is {context.config.group_max_size}"
     member = group.members.get(request.member_id)
     group.remove(request.member_id)
     if member is not None:
-        context.record_member(row, EntryType.MEMBER_REMOVED, member, full)
+        context.record_member(row, EntryType.MEMBER_REMOVED, member, reason)
     context.record(
-        row, EntryType.JOIN_REFUSED, full, member_id=request.member_id or None, client_id=request.client_id
+        row, EntryType.JOIN_REFUSED, reason, member_id=request.member_id or None, client_id=request.client_id
     )
     _refuse_join(context, reply_to, (row, ErrorCode.GROUP_MAX_SIZE_REACHED), "")
 
@@ -109,32 +141,33 @@ def _join_new_member(
 ) -> None:
     """Rows N2 to N6: handle a JoinGroup without a member id."""
     if not _supports_protocols(context, group, request):
-        verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        verdict = context.cite("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, "")
     instance_id = request.group_instance_id
     prefix = request.client_id if instance_id is None else instance_id
     member_id = new_member_id(prefix, reply_to.request, context.config.member_id_namespace)
     if instance_id is None and request.api_version >= FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
-        return _require_member_id(context, context.rule("N5"), request, reply_to, member_id)
-    if not _record_partition_counts(context, request, reply_to):
+        return _require_member_id(context, context.cite("N5"), request, reply_to, member_id)
+    if not _accept_reported_topics(context, request, reply_to):
         return None
     if instance_id is None:
-        return rebalance.add_member(context, group, context.rule("N6"), request, reply_to, member_id)
+        return rebalance.add_member(context, group, context.cite("N6"), request, reply_to, member_id)
     if instance_id not in group.static_members:
-        return rebalance.add_member(context, group, context.rule("N4"), request, reply_to, member_id)
-    context.rule("N3")
+        return rebalance.add_member(context, group, context.cite("N4"), request, reply_to, member_id)
+    context.cite("N3")
     return rebalance.replace_static_member(context, group, request, reply_to, member_id)
 
 
-def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
-    """Rows M3 and M5: return True if the JoinGroup is accepted.
+def _accept_reported_topics(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
+    """Rows M3 and M5: record the topics and partition counts that the JoinGroup reports. Return False if the
+    JoinGroup was refused because of them.
 
-    This is its last check, because only an accepted JoinGroup changes the group's known topics.
+    Call this after all other checks, because only an accepted JoinGroup may change the group's topics.
     """
     refusal = assignment.record_partition_counts(context, request)
     if refusal is not None:
-        most = context.config.group_max_partitions
-        reason = f"the group would have too many partitions: group.max.partitions is {most}"
+        max_partitions = context.config.group_max_partitions
+        reason = f"the group would have too many partitions: group.max.partitions is {max_partitions}"
         context.record(
             refusal[0],
             EntryType.JOIN_REFUSED,
@@ -152,7 +185,7 @@ def _require_member_id(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
     """Row N5: answer with the member id to join with (KIP-394)."""
-    # A lost answer then leaves no ghost member.
+    # If this answer is lost, the client starts again without an id, and leaves only a pending id behind.
     deadline_ms = context.deadline(request.session_timeout_ms)
     context.group_of(ClassicGroup).pending_members[member_id] = PendingMember(
         request.client_id, request.client_host, deadline_ms
@@ -174,19 +207,19 @@ def _join_existing_member(
 ) -> None:
     """Rows E2 to E5: handle a JoinGroup with a member id."""
     if not _supports_protocols(context, group, request):
-        verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        verdict = context.cite("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, request.member_id)
     if request.member_id in group.pending_members:
         if request.group_instance_id is not None:
             # Only dynamic members have pending ids. Kafka throws here, so its answer names no member.
-            return _refuse_join(context, reply_to, (context.rule("E3"), ErrorCode.UNKNOWN_SERVER_ERROR), "")
-        if not _record_partition_counts(context, request, reply_to):
+            return _refuse_join(context, reply_to, (context.cite("E3"), ErrorCode.UNKNOWN_SERVER_ERROR), "")
+        if not _accept_reported_topics(context, request, reply_to):
             return None
-        return rebalance.add_member(context, group, context.rule("E4"), request, reply_to, request.member_id)
+        return rebalance.add_member(context, group, context.cite("E4"), request, reply_to, request.member_id)
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        return _refuse_join(context, reply_to, (context.rule("E5"), error), request.member_id)
-    if not _record_partition_counts(context, request, reply_to):
+        return _refuse_join(context, reply_to, (context.cite("E5"), error), request.member_id)
+    if not _accept_reported_topics(context, request, reply_to):
         return None
     return _rejoin(context, group, request, reply_to, group.members[request.member_id])
 
@@ -198,33 +231,33 @@ def _rejoin(
     reply_to: ReplyTo,
     member: ClassicGroupMember,
 ) -> None:
-    """Rows E6 to E11: handle a JoinGroup of a known member.
+    """Rows E6 to E11: handle a JoinGroup of a member.
 
-    A member that missed its answer gets it again, and as in Kafka the timeouts of its request are then
-    ignored.
+    A member whose answer was lost gets the answer again (E7, E11). As in Kafka, the timeouts of the repeated
+    request are ignored.
     """
     same_protocols = member.protocols == request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
-            rebalance.update_member(context, group, context.rule("E6"), member, request, reply_to)
+            rebalance.update_member(context, group, context.cite("E6"), member, request, reply_to)
             rebalance.maybe_complete_join(context, group)
         case GroupState.COMPLETING_REBALANCE if same_protocols:
-            rebalance.answer_join(context, group, context.rule("E7"), reply_to, member)
+            rebalance.answer_join(context, group, context.cite("E7"), reply_to, member)
         case GroupState.COMPLETING_REBALANCE:
             _rejoin_and_rebalance(
-                context, context.rule("E8"), request, reply_to, member, "changed its metadata"
+                context, context.cite("E8"), request, reply_to, member, "changed its metadata"
             )
         case GroupState.STABLE if group.leader_id == member.member_id:
             # A leader that rejoins asks for a new assignment, with or without changed metadata.
             _rejoin_and_rebalance(
-                context, context.rule("E9"), request, reply_to, member, "is the leader and joined again"
+                context, context.cite("E9"), request, reply_to, member, "is the leader and joined again"
             )
         case GroupState.STABLE if not same_protocols:
             _rejoin_and_rebalance(
-                context, context.rule("E10"), request, reply_to, member, "changed its metadata"
+                context, context.cite("E10"), request, reply_to, member, "changed its metadata"
             )
-        case _:
-            rebalance.answer_join(context, group, context.rule("E11"), reply_to, member)
+        case _:  # a follower in a Stable group, with the same protocols
+            rebalance.answer_join(context, group, context.cite("E11"), reply_to, member)
 
 
 def _rejoin_and_rebalance(
@@ -233,11 +266,14 @@ def _rejoin_and_rebalance(
     request: JoinGroup,
     reply_to: ReplyTo,
     member: ClassicGroupMember,
-    what: str,
+    predicate: str,
 ) -> None:
+    """Update the member, park its JoinGroup and start a rebalance. `predicate` completes the reason
+    "member <id> ..." for the history.
+    """
     rebalance.update_member(context, context.group_of(ClassicGroup), rule, member, request, reply_to)
-    reason = f"member {member.member_id} {what}"
-    rebalance.prepare(
+    reason = f"member {member.member_id} {predicate}"
+    rebalance.prepare_rebalance(
         context,
         context.group_of(ClassicGroup),
         rule,
@@ -249,7 +285,7 @@ def _rejoin_and_rebalance(
 
 def _supports_protocols(context: StepContext, group: ClassicGroup, request: JoinGroup) -> bool:
     """Rows U1 and U2: return True if the group supports the offered protocols."""
-    context.rule("U1" if group.state is GroupState.EMPTY else "U2")
+    context.cite("U1" if group.state is GroupState.EMPTY else "U2")
     return group.supports_protocols(request.protocol_type, request.protocols)
 
 
@@ -264,7 +300,9 @@ FIRST_VERSION_WITH_PROTOCOL = 5  # KIP-559
 
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
-    """Validate the member and its generation, then act by the group's state."""
+    """Refuse, answer or park a SyncGroup, depending on the group's state. The leader's SyncGroup, which has
+    the assignment, makes the group Stable.
+    """
     group = context.group_of(ClassicGroup)
     refusal = validate_sync(context, group, request)
     if refusal is not None:
@@ -272,15 +310,15 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
         return
     member = group.members[request.member_id]
     if group.state is GroupState.PREPARING_REBALANCE:
-        context.reply(reply_to, SyncGroupResponse, context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
+        context.reply(reply_to, SyncGroupResponse, context.cite("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
         return
-    remove_pending_sync_member(group, member)
+    end_pending_sync(group, member)
     if group.state is GroupState.STABLE:
         # The session is not re-armed. Kafka 2.x re-armed it, current Kafka does not.
-        rebalance.answer_sync(context, group, context.rule("S9"), reply_to, member)
+        rebalance.answer_sync(context, group, context.cite("S9"), reply_to, member)
         return
     is_leader = group.leader_id == member.member_id
-    row = context.rule("S8" if is_leader else "S7")
+    row = context.cite("S8" if is_leader else "S7")
     if member.parked_sync is not None:
         rebalance.supersede(context, row, member.parked_sync, "the member sent a newer SyncGroup")
     member.parked_sync = reply_to
@@ -294,10 +332,12 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
 def validate_sync_protocol(
     context: StepContext, request: SyncGroup | OversizedRequest
 ) -> RuleAndError | None:
-    """Row S0: the check that does not need a group. None if the request passes."""
+    """Row S0: check that a newer client names its protocol, which depends on no group. Return the refusal, or
+    None.
+    """
     lacks_protocol = request.protocol_type is None or request.protocol_name is None
     if request.api_version >= FIRST_VERSION_WITH_PROTOCOL and lacks_protocol:
-        return context.rule("S0"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return context.cite("S0"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return None
 
 
@@ -309,25 +349,26 @@ def validate_sync(
     if refusal is not None:
         return refusal
     if group.state is GroupState.EMPTY:
-        return context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID
+        return context.cite("S1"), ErrorCode.UNKNOWN_MEMBER_ID
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        return context.rule("S3"), error
+        return context.cite("S3"), error
     if request.generation_id != group.generation:
-        return context.rule("S4"), ErrorCode.ILLEGAL_GENERATION
-    if _differ(request.protocol_type, group.protocol_type) or _differ(
+        return context.cite("S4"), ErrorCode.ILLEGAL_GENERATION
+    if differ(request.protocol_type, group.protocol_type) or differ(
         request.protocol_name, group.protocol_name
     ):
-        return context.rule("S5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return context.cite("S5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     return None
 
 
-def _differ(given: str | None, own: str | None) -> bool:
-    # A group in its first rebalance has no protocol yet.
+def differ(given: str | None, own: str | None) -> bool:
+    """Return True if neither value is None, and they differ."""
+    # An older client sends no protocol, and a group in its first rebalance has none.
     return given is not None and own is not None and given != own
 
 
-def remove_pending_sync_member(group: ClassicGroup, member: ClassicGroupMember) -> None:
+def end_pending_sync(group: ClassicGroup, member: ClassicGroupMember) -> None:
     """Record that the member has sent its SyncGroup. The last member's SyncGroup disarms the sync
     deadline.
     """
@@ -343,11 +384,11 @@ def remove_pending_sync_member(group: ClassicGroup, member: ClassicGroupMember) 
 
 
 def oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
-    """Refuse a request that is too large for the log. If it is the SyncGroup with the group's assignment, the
-    rebalance fails.
+    """Refuse a request that is too large for the log. If it is the leader's SyncGroup, whose assignment is
+    then lost, the rebalance starts again.
     """
     if request.kind == "JoinGroup":
-        refuse_join(context, context.rule("J9"), request, reply_to)
+        refuse_join(context, context.cite("J9"), request, reply_to)
     else:
         context.reply(reply_to, OversizedRequestResponse, *_oversized_sync(context, request))
 
@@ -358,9 +399,9 @@ def oversized_no_group(context: StepContext, request: OversizedRequest, reply_to
     """
     if request.kind == "SyncGroup":
         error = ErrorCode.UNKNOWN_MEMBER_ID
-        context.reply(reply_to, OversizedRequestResponse, context.rule("S1"), error)
+        context.reply(reply_to, OversizedRequestResponse, context.cite("S1"), error)
         return
-    row = context.rule("J9")
+    row = context.cite("J9")
     context.create_group(ClassicGroup, row, "first JoinGroup for this group id")
     refuse_join(context, row, request, reply_to)
 
@@ -376,38 +417,41 @@ def _oversized_sync(context: StepContext, request: OversizedRequest) -> RuleAndE
         return refusal
     member = group.members[request.member_id]
     if group.state is GroupState.PREPARING_REBALANCE:
-        return context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS
+        return context.cite("S6"), ErrorCode.REBALANCE_IN_PROGRESS
     if group.state is GroupState.STABLE or group.leader_id != member.member_id:
-        return context.rule("S11"), FAILED
-    row = context.rule("S10")
-    remove_pending_sync_member(group, member)
-    rebalance.reset_assignments(context, row, FAILED)
+        return context.cite("S11"), OVERSIZED_ERROR
+    row = context.cite("S10")
+    end_pending_sync(group, member)
+    rebalance.reset_assignments(context, row, OVERSIZED_ERROR)
     arm_session(context, member)
-    rebalance.prepare(context, group, row, reason_of(request), member_id=member.member_id)
-    return row, FAILED
+    rebalance.prepare_rebalance(context, group, row, oversize_reason(request), member_id=member.member_id)
+    return row, OVERSIZED_ERROR
 
 
 # Heartbeat: renewal of a member's session. The answer says whether the member must rejoin. Rows H3 to H8.
 
 
 def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:
-    """Renew the session of a member of this generation."""
+    """Renew the session of a member of this generation. The error REBALANCE_IN_PROGRESS makes it rejoin."""
     context.reply(
         reply_to, HeartbeatResponse, *_renew_session(context, context.group_of(ClassicGroup), request)
     )
 
 
 def _renew_session(context: StepContext, group: ClassicGroup, request: Heartbeat) -> RuleAndError:
+    """Renew the session if the sender is a member of this generation. Return the row and error of the
+    answer.
+    """
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
-        return context.rule("H3"), error
+        return context.cite("H3"), error
     if request.generation_id != group.generation:
-        return context.rule("H4"), ErrorCode.ILLEGAL_GENERATION
+        return context.cite("H4"), ErrorCode.ILLEGAL_GENERATION
     arm_session(context, group.members[request.member_id])
     if group.state is GroupState.PREPARING_REBALANCE:
-        return context.rule("H6"), ErrorCode.REBALANCE_IN_PROGRESS
+        return context.cite("H6"), ErrorCode.REBALANCE_IN_PROGRESS
     # While the leader assigns, a heartbeat renews the session and has no error (KAFKA-10134).
-    row = context.rule("H7" if group.state is GroupState.COMPLETING_REBALANCE else "H8")
+    row = context.cite("H7" if group.state is GroupState.COMPLETING_REBALANCE else "H8")
     return row, ErrorCode.NONE
 
 
@@ -417,24 +461,25 @@ def _renew_session(context: StepContext, group: ClassicGroup, request: Heartbeat
 def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     """Remove each member of the batch, then rebalance once."""
     group = context.group_of(ClassicGroup)
-    verdicts = [_leave_one(context, group, leaving) for leaving in request.members]
-    left = [(leaving, error) for leaving, (_, error) in zip(request.members, verdicts, strict=True)]
-    gone = [leaving for leaving, error in left if error is ErrorCode.NONE]
-    if gone:
-        _maybe_prepare_rebalance_or_complete_join(context, group, gone)
-    members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving, error in left]
+    verdicts = [_remove_leaving_member(context, group, leaving) for leaving in request.members]
+    outcomes = [(leaving, error) for leaving, (_, error) in zip(request.members, verdicts, strict=True)]
+    removed = [leaving for leaving, error in outcomes if error is ErrorCode.NONE]
+    if removed:
+        _maybe_prepare_rebalance_or_complete_join(context, group, removed)
+    members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving, error in outcomes]
     context.reply(reply_to, LeaveGroupResponse, deciding_rule(verdicts), members=members)
 
 
-def _leave_one(context: StepContext, group: ClassicGroup, leaving: LeavingMember) -> RuleAndError:
+def _remove_leaving_member(context: StepContext, group: ClassicGroup, leaving: LeavingMember) -> RuleAndError:
+    """Rows L2 to L6: remove a member or a pending id, without a rebalance. Return the row and the error."""
     if not leaving.member_id:
         instance_id = leaving.group_instance_id
         if instance_id is None or instance_id not in group.static_members:
-            return context.rule("L3"), ErrorCode.UNKNOWN_MEMBER_ID
+            return context.cite("L3"), ErrorCode.UNKNOWN_MEMBER_ID
         member = group.members[group.static_members[instance_id]]
-        return _remove_member(context, context.rule("L2"), member, leaving.reason)
+        return _remove_member(context, context.cite("L2"), member, leaving.reason)
     if leaving.member_id in group.pending_members:
-        row = context.rule("L4")
+        row = context.cite("L4")
         pending = group.pending_members[leaving.member_id]
         group.remove(leaving.member_id)
         context.record(
@@ -448,13 +493,14 @@ def _leave_one(context: StepContext, group: ClassicGroup, leaving: LeavingMember
         return row, ErrorCode.NONE
     error = group.validate_member(leaving.member_id, leaving.group_instance_id)
     if error is not ErrorCode.NONE:
-        return context.rule("L5"), error
-    return _remove_member(context, context.rule("L6"), group.members[leaving.member_id], leaving.reason)
+        return context.cite("L5"), error
+    return _remove_member(context, context.cite("L6"), group.members[leaving.member_id], leaving.reason)
 
 
 def _remove_member(
     context: StepContext, rule: RuleId, member: ClassicGroupMember, client_reason: str | None
 ) -> RuleAndError:
+    """Remove a member that leaves, and end its parked requests."""
     if member.parked_join is not None:
         context.reply(member.parked_join, JoinGroupResponse, rule, ErrorCode.UNKNOWN_MEMBER_ID)
     if member.parked_sync is not None:
@@ -468,15 +514,17 @@ def _remove_member(
 
 
 def _maybe_prepare_rebalance_or_complete_join(
-    context: StepContext, group: ClassicGroup, gone: list[LeavingMember]
+    context: StepContext, group: ClassicGroup, removed: list[LeavingMember]
 ) -> None:
-    """Rows L7 and L8: continue after members left. As in Kafka, a pending id that leaves a formed group
-    starts a rebalance.
+    """Rows L7 and L8: continue or start a rebalance after members left. As in Kafka, a pending id that leaves
+    is enough to start one.
     """
     if group.state is GroupState.PREPARING_REBALANCE:
-        context.rule("L8")
+        context.cite("L8")
         rebalance.maybe_complete_join(context, group)
     elif group.state is not GroupState.EMPTY:
-        row = context.rule("L7")
-        names = ", ".join(m.member_id or m.group_instance_id or "" for m in gone)
-        rebalance.prepare(context, group, row, f"left by request: {names}", client_reason=gone[0].reason)
+        row = context.cite("L7")
+        names = ", ".join(m.member_id or m.group_instance_id or "" for m in removed)
+        rebalance.prepare_rebalance(
+            context, group, row, f"left by request: {names}", client_reason=removed[0].reason
+        )

@@ -1,8 +1,10 @@
 """The two most frequent requests to a consumer group whose members have their targets, each decided in one
 pass: a heartbeat that reports no change, and a member's commit of one partition.
 
-The general step decides the same (rows HB16, HB26, TA1, RC0 and HB61; row OF7), and tests compare both over
+The outcome is that of the general step (rows HB16, HB26, TA1, RC0 and HB61; row OF7); tests compare both over
 random logs. If another row may apply, a function here changes nothing and returns None.
+
+A row, such as HB61, is a rule of docs/rules-consumer.md.
 """
 
 from collections.abc import Mapping
@@ -26,7 +28,7 @@ def heartbeat(
     now_ms: int,
     config: CoordinatorConfig,
 ) -> Effects | None:
-    """Renew the session of a member."""
+    """Renew the session of a member, or return None if the general step has to handle the heartbeat."""
     member = group.members.get(request.member_id)
     if (
         member is None
@@ -47,23 +49,26 @@ def heartbeat(
         member_epoch=member.member_epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
     )
-    group.clock_ms = now_ms
-    member.client_id, member.client_host = request.client_id, request.client_host
-    member.session_deadline_ms = now_ms + max(settings.session_timeout_ms, 0)
-    return Effects(
+    deadline_ms = now_ms + max(settings.session_timeout_ms, 0)
+    effects = Effects(
         group,
-        [Reply(request.reply_partition, answer)],
-        [],
-        [],
-        ["HB16", "HB26", "TA1", "RC0", "HB61"],
-        member.session_deadline_ms,
+        replies=[Reply(request.reply_partition, answer)],
+        history=[],
+        offsets=[],
+        rules=["HB16", "HB26", "TA1", "RC0", "HB61"],
+        earliest_armed_ms=deadline_ms,
     )
+    group.clock_ms, member.session_deadline_ms = now_ms, deadline_ms
+    member.client_id, member.client_host = request.client_id, request.client_host
+    return effects
 
 
 def commit(
     group: ConsumerGroup, request: OffsetCommit, request_id: str, now_ms: int, config: CoordinatorConfig
 ) -> Effects | None:
-    """Store a member's offset. This renews no session (row OF15)."""
+    """Store a member's offset, or return None if the general step has to handle the commit. This renews no
+    session (row OF15).
+    """
     member = group.members.get(request.member_id)
     if (
         member is None
@@ -72,14 +77,14 @@ def commit(
         or request.api_version < FIRST_VERSION_WITH_MEMBER_EPOCH
     ):
         return None
-    return commit_one(group, request, request_id, now_ms, config, "OF7")
+    return commit_one(group, request, request_id, now_ms, config, row="OF7")
 
 
 RENEWALS: Mapping[type, Renewal] = {ConsumerGroupHeartbeat: heartbeat, OffsetCommit: commit}
 
 
 def _is_settled(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return True if no heartbeat of the member can change the group unless it reports a change."""
+    """Return True if a heartbeat of the member that reports no change cannot change the group."""
     return (
         member.classic is None
         and member.is_reconciled_to(group.assignment_epoch)
@@ -103,7 +108,7 @@ def _reports_change(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> 
         or request.rack_id is not None
         or request.topics is not None
         or request.regex is not None
-        or bool(request.looked)
+        or bool(request.looked)  # the topics of a pattern that was checked
         # A blank instance id is refused (row HB7), also one that the member has from the classic protocol.
         or (
             request.instance_id is not None

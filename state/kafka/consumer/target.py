@@ -1,46 +1,40 @@
-"""The target assignment of a consumer group, and the steps by which its members reach it."""
+"""The target assignment of a consumer group, and the steps by which its members reach it.
+
+A row, such as TA3, is a rule of docs/rules-consumer.md. `context.cite` records that a row was applied.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from assignors.kafka import BROKER_ASSIGNORS
-from kafka_why.contract.kafka.history import EntryType, MemberState
+from kafka_why.contract.kafka.history import MemberState
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.snapshot import Partitions, listed, listed_partitions, named
 from kafka_why.contract.protocols.subscriptions import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
-from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember
-from state.kafka.context import RuleId, StepContext
+from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember, Owned
+from state.kafka.context import StepContext
 from state.kafka.group import Topic
 from state.kafka.modern import (
     ModernSettings,
     by_topic_id,
     forget_topics,
     is_target_due,
-    note_target,
-    store_watched,
+    record_target,
+    store_watched_topics,
     topics_of_target,
-    unused_topics,
+    without,
 )
+from state.kafka.modern_members import NAMED_MEMBERS, NextState, store_next_state
 
-# The settings that a group of the consumer protocol can have, and the session of a member.
+# The settings that a group of the consumer protocol can have (rows TM1, TM2).
 
 
 SETTINGS = ModernSettings("consumer", session="CF19", heartbeat="CF20", assignment="CF21")
-
-
-def arm_session(context: StepContext, member: ConsumerMember) -> None:
-    """Arm the member's session timeout from now on (rows TM1, TM2)."""
-    if member.classic is None:
-        timeout_ms = SETTINGS.of(context).session_timeout_ms
-    else:
-        timeout_ms = member.classic.session_timeout_ms
-    member.session_deadline_ms = context.deadline(timeout_ms)
 
 
 # The target assignment: when it is computed, by which assignor, and from what. Rows TA1 to TA31.
@@ -54,10 +48,11 @@ def maybe_update_target(context: StepContext, group: ConsumerGroup) -> None:
     """
     if not is_target_due(context, SETTINGS, current="TA1", too_early="TA2"):
         return
-    last, name = group.target, preferred_assignor(group, context.config)
+    last_target, assignor = group.target, preferred_assignor(group, context.config)
     topics, left_out = topics_of_target(context, group)
-    group.target, group.target_assignor = by_topic_id(_run_assignor(group, name, topics), topics), name
-    note_target(context, group, context.rule("TA3"), name, last, left_out)
+    group.target = by_topic_id(_run_assignor(group, assignor, topics), topics)
+    group.target_assignor = assignor
+    record_target(context, group, context.cite("TA3"), assignor, last_target, left_out)
 
 
 def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
@@ -72,7 +67,7 @@ def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
 def _run_assignor(
     group: ConsumerGroup, assignor: str, topics: Mapping[str, Topic]
 ) -> Mapping[str, list[TopicPartition]]:
-    """Rows TA14 to TA19, TA28 and TA29: run the assignor by topic names.
+    """Rows TA14 to TA19, TA28 and TA29: run the assignor, which identifies topics by name.
 
     Each member has an entry in the result.
     """
@@ -88,7 +83,9 @@ def _run_assignor(
 def _subscription(
     group: ConsumerGroup, member: ConsumerMember, topics: Mapping[str, Topic], names: Mapping[bytes, str]
 ) -> Subscription:
-    """Return the member's existing topics, and its last target as its owned partitions."""
+    """Return the member's subscription for the assignor: its topics that exist, and as its owned partitions
+    those of its last target.
+    """
     subscribed = group.topics_of(member) & topics.keys()
     owned = [
         TopicPartition(name, number)
@@ -115,10 +112,10 @@ def store_topic_images(
     context: StepContext, group: ConsumerGroup, images: TopicImages, names: Collection[str]
 ) -> None:
     """Store the topic watcher's reports of the topics with these names."""
-    found = store_watched(context, group, images, names)
-    if not found:
+    changed = store_watched_topics(context, group, images, names)
+    if not changed:
         return
-    deleted = [name for name, topic in found.items() if topic is None]
+    deleted = [name for name, topic in changed.items() if topic is None]
     if deleted and context.config.regex_resolve_at_once:
         _leave_out_of_results(group, deleted)
         context.retention_is_stale = True
@@ -126,7 +123,11 @@ def store_topic_images(
 
 
 def _leave_out_of_results(group: ConsumerGroup, names: Collection[str]) -> None:
-    # One new epoch covers the deletion and the new results.
+    """Remove deleted topics from the results of the group's patterns.
+
+    Otherwise the group epoch would be raised twice: for the deletion, and for the patterns' next results,
+    which do not have these topics.
+    """
     group.resolved_regexes = {
         pattern: replace(resolved, topics=[topic for topic in resolved.topics if topic not in names])
         for pattern, resolved in group.resolved_regexes.items()
@@ -140,39 +141,21 @@ def forget_unused(context: StepContext) -> None:
         patterns = {member.subscribed_topic_regex for member in group.members.values()}
         group.resolved_regexes = {p: r for p, r in group.resolved_regexes.items() if p in patterns}
         group.checked_regexes = {p: c for p, c in group.checked_regexes.items() if p in patterns}
-    if not unused_topics(group):
-        return
-    used = {id_ for target in group.target.values() for id_ in target}
-    for member in group.members.values():
-        used.update(member.assigned, member.pending_revocation)
-    forget_topics(context, group, used)
+    revoking = (topic_id for member in group.members.values() for topic_id in member.pending_revocation)
+    forget_topics(context, group, revoking)
 
 
 # Reconciliation: a member moves from its current to its target assignment. Rows RC0 to RC18, TM3.
 #
-# A member first revokes partitions, and moves to the target's epoch when it has shown that it did. It waits
-# for partitions that another member still holds. Each of its heartbeats is one step; nothing is pushed.
+# A member first revokes partitions. It moves to the target's epoch when a heartbeat no longer reports these
+# partitions. It waits for partitions that another member still holds. Each of its heartbeats is one step;
+# nothing is pushed.
 # Source: CurrentAssignmentBuilder.java, GroupMetadataManager.maybeReconcile.
 
 
-Owned = Mapping[bytes, Collection[int]]
-"""The partitions that a client reports as its own, by topic id."""
-
 C = TypeVar("C", bound=Collection[int])
 
-# The maximum number of members that a sentence of the history names.
-_NAMED_MEMBERS = 3
-
-
-class _NextState(Struct, frozen=True):
-    """A member's next state. `waits_for` are partitions of its target that other members hold."""
-
-    rule: RuleId
-    epoch: int
-    state: MemberState
-    assigned: AssignedPartitions
-    pending: AssignedPartitions
-    waits_for: Partitions = {}
+_NextState = NextState[AssignedPartitions, Partitions]
 
 
 def reconcile(
@@ -188,7 +171,7 @@ def reconcile(
     was assigned to it.
     """
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
-        context.rule("RC0")
+        context.cite("RC0")
         return
     new = _next_state(context, group, member, owned, subscription_changed)
     if new is not None:
@@ -206,169 +189,155 @@ def _next_state(
     match member.state:
         case MemberState.STABLE:
             if member.member_epoch != group.assignment_epoch:
-                context.rule("RC1")
+                context.cite("RC1")
                 return _advance(context, group, member, owned)
-            context.rule("RC2")
-            return _shrink(context, group, member, owned)
+            context.cite("RC2")
+            return _drop_unsubscribed(context, group, member, owned)
         case MemberState.UNREVOKED_PARTITIONS:
-            if not _has_any(owned, member.pending_revocation):
-                context.rule("RC5")
+            if not _client_has_any(owned, member.pending_revocation):
+                context.cite("RC5")
                 return _advance(context, group, member, owned)
             if subscription_changed:
-                context.rule("RC4")
-                return _shrink(context, group, member, owned)
-            context.rule("RC3")
+                context.cite("RC4")
+                return _drop_unsubscribed(context, group, member, owned)
+            context.cite("RC3")
             return None
         case MemberState.UNRELEASED_PARTITIONS:
-            context.rule("RC6")
+            context.cite("RC6")
             return _advance(context, group, member, owned)
 
 
 def _advance(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
 ) -> _NextState:
-    """Return the member's next state on its way to its target."""
-    epoch, was = group.assignment_epoch, member.state
+    """Return the member's next state on its way to its target. The member stays at its epoch if it has to
+    revoke partitions that its client still has, else it moves to the target's epoch.
+    """
+    target_epoch, last_state = group.assignment_epoch, member.state
     target = group.target.get(member.member_id, {})
-    subscribed = _subscribed_ids(group, member)
+    subscribed = group.ids_of(group.topics_of(member))
     keep: AssignedPartitions = {}
     revoke: AssignedPartitions = {}
     add: Partitions = {}
     waits_for: Partitions = {}
     for topic_id in sorted(target.keys() | member.assigned.keys()):
-        has = member.assigned.get(topic_id, {})
+        current = member.assigned.get(topic_id, {})
         # A topic that the member does not subscribe to counts as absent from its target.
         wanted = target.get(topic_id, []) if topic_id in subscribed else []
-        _set_unless_empty(keep, topic_id, {number: has[number] for number in wanted if number in has})
+        _set_unless_empty(keep, topic_id, {number: current[number] for number in wanted if number in current})
         kept = keep.get(topic_id, {})
-        _set_unless_empty(revoke, topic_id, {number: at for number, at in has.items() if number not in kept})
+        _set_unless_empty(revoke, topic_id, {n: epoch for n, epoch in current.items() if n not in kept})
         holders = group.held.get(topic_id, {})
         missing = [number for number in wanted if number not in kept]
-        # A partition whose revocation the member acknowledges by this request is free for it.
-        taken = [number for number in missing if holders.get(number, member.member_id) != member.member_id]
-        _set_unless_empty(waits_for, topic_id, taken)
-        _set_unless_empty(add, topic_id, sorted(set(missing).difference(taken)))
-    if revoke and _has_any(owned, revoke):
-        if was is MemberState.UNREVOKED_PARTITIONS:
-            context.rule("RC16")
-        row, unrevoked = context.rule("RC9"), MemberState.UNREVOKED_PARTITIONS
-        return _NextState(row, member.member_epoch, unrevoked, keep, revoke, waits_for)
-    if was is MemberState.UNRELEASED_PARTITIONS:
+        # A partition without a holder is free. The member itself is still the holder if this request
+        # acknowledges the revocation of the partition.
+        blocked = [number for number in missing if holders.get(number, member.member_id) != member.member_id]
+        _set_unless_empty(waits_for, topic_id, blocked)
+        _set_unless_empty(add, topic_id, sorted(set(missing).difference(blocked)))
+    if revoke and _client_has_any(owned, revoke):
+        if last_state is MemberState.UNREVOKED_PARTITIONS:
+            context.cite("RC16")
+        row, unrevoked = context.cite("RC9"), MemberState.UNREVOKED_PARTITIONS
+        return NextState(row, member.member_epoch, unrevoked, keep, revoke, waits_for)
+    if last_state is MemberState.UNRELEASED_PARTITIONS:
         if add:
-            context.rule("RC18")
+            context.cite("RC18")
         elif waits_for:
-            context.rule("RC17")
+            context.cite("RC17")
     state = MemberState.UNRELEASED_PARTITIONS if waits_for else MemberState.STABLE
-    row = context.rule("RC10" if add else "RC11" if waits_for else "RC12")
+    row_without_addition = "RC11" if waits_for else "RC12"
+    row = context.cite("RC10" if add else row_without_addition)
     for topic_id, numbers in add.items():
-        numbered = keep.get(topic_id, {}) | dict.fromkeys(numbers, epoch)
-        keep[topic_id] = dict(sorted(numbered.items()))
-    return _NextState(row, epoch, state, dict(sorted(keep.items())), {}, waits_for)
+        epoch_by_number = keep.get(topic_id, {}) | dict.fromkeys(numbers, target_epoch)
+        keep[topic_id] = dict(sorted(epoch_by_number.items()))
+    assigned = dict(sorted(keep.items()))
+    return NextState(row, target_epoch, state, assigned, pending={}, waits_for=waits_for)
 
 
-def _shrink(
+def _drop_unsubscribed(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
 ) -> _NextState | None:
-    """Return the member's next state without the topics that it no longer subscribes to, or None."""
-    subscribed = _subscribed_ids(group, member)
+    """Return the member's next state without the topics that it no longer subscribes to.
+
+    Return None if the member has no such topic.
+    """
+    subscribed = group.ids_of(group.topics_of(member))
     dropped = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not dropped:
-        context.rule("RC13")
+        context.cite("RC13")
         return None
     keep = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id in subscribed}
     pending = dict(member.pending_revocation)
     for topic_id in dropped:
         numbers = pending.get(topic_id, {}) | member.assigned[topic_id]
         pending[topic_id] = dict(sorted(numbers.items()))
-    if _has_any(owned, pending):
-        row, unrevoked = context.rule("RC14"), MemberState.UNREVOKED_PARTITIONS
-        return _NextState(row, member.member_epoch, unrevoked, keep, dict(sorted(pending.items())))
-    row = context.rule("RC15")
-    return _NextState(row, member.member_epoch, member.state, keep, member.pending_revocation)
+    if _client_has_any(owned, pending):
+        row, unrevoked = context.cite("RC14"), MemberState.UNREVOKED_PARTITIONS
+        return NextState(
+            row, member.member_epoch, unrevoked, keep, dict(sorted(pending.items())), waits_for={}
+        )
+    row = context.cite("RC15")
+    return NextState(row, member.member_epoch, member.state, keep, member.pending_revocation, waits_for={})
 
 
 def _store_state(context: StepContext, group: ConsumerGroup, member: ConsumerMember, new: _NextState) -> None:
-    """Store the member's new state, arm or disarm its rebalance timer (TM3), and add a history entry."""
-    member.previous_epoch = member.member_epoch
-    if (new.epoch, new.state, new.assigned, new.pending) == (
-        member.member_epoch,
-        member.state,
-        member.assigned,
-        member.pending_revocation,
-    ):
-        return
-    had, revoked = member.assigned, member.pending_revocation
-    since_ms = member.revoking_since_ms
-    group.assign(member, new.assigned, new.pending)
-    member.member_epoch, member.state = new.epoch, new.state
-    revokes = new.state is MemberState.UNREVOKED_PARTITIONS
-    member.revoking_since_ms = context.now_ms if revokes else None
-    member.rebalance_deadline_ms = None
-    if revokes and member.classic is None:
-        context.rule("TM3")
-        member.rebalance_deadline_ms = context.deadline(member.rebalance_timeout_ms)
-    names = group.names_by_id()
-    acknowledged = bool(revoked) and new.rule != "RC14"
-    context.record_member(
-        new.rule,
-        EntryType.MEMBER_RECONCILED,
+    """Store the member's next state, with a history entry."""
+    assigned_before, names = member.assigned, group.names_by_id()
+    # By row RC14 the client has not revoked the pending partitions yet.
+    revoked = {} if new.rule == "RC14" else member.pending_revocation
+    store_next_state(
+        context,
+        group,
         member,
-        _reason(group, member, new, had, revoked if acknowledged else {}, names),
-        member_epoch=member.member_epoch,
-        member_state=member.state.value,
-        assigned=named(member.assigned, names),
-        revoking=named(member.pending_revocation, names) or None,
-        awaiting=named(new.waits_for, names) or None,
-        deadline_ms=member.rebalance_deadline_ms,
-        took_ms=context.now_ms - since_ms if acknowledged and since_ms is not None else None,
+        new,
+        (assigned_before, member.pending_revocation),
+        timer="TM3" if member.classic is None else None,
+        revoked=revoked,
+        show=lambda partitions: named(partitions, names),
+        reason=lambda: _reason(group, new, assigned_before, revoked, names),
     )
 
 
 def _reason(
     group: ConsumerGroup,
-    member: ConsumerMember,
     new: _NextState,
-    had: AssignedPartitions,
+    assigned_before: AssignedPartitions,
     revoked: AssignedPartitions,
     names: dict[bytes, str],
 ) -> str:
-    """Return a sentence about the change. `revoked` are the partitions that the client has revoked."""
-    does = []
+    """Return a sentence about the member's change to its `new` state. `revoked` are the partitions that the
+    client has revoked.
+    """
+    clauses = []
     if revoked:
-        does.append(f"has revoked {listed_partitions(revoked, names)}")
+        clauses.append(f"has revoked {listed_partitions(revoked, names)}")
     if new.rule == "RC9":
         move = f"from epoch {new.epoch} to epoch {group.assignment_epoch}"
-        does.append(f"has to revoke {listed_partitions(new.pending, names)} before it moves {move}")
+        clauses.append(f"has to revoke {listed_partitions(new.pending, names)} before it moves {move}")
     elif new.rule == "RC14":
         revokes = listed_partitions(new.pending, names)
-        does.append(f"has to revoke {revokes}, because its subscription has changed")
+        clauses.append(f"has to revoke {revokes}, because its subscription has changed")
     else:
-        if dropped := _difference(had, new.assigned):
-            does.append(f"loses {listed_partitions(dropped, names)}, which its client does not have")
-        if added := _difference(new.assigned, had):
-            does.append(f"gets {listed_partitions(added, names)} at epoch {new.epoch}")
+        if dropped := without(assigned_before, new.assigned):
+            clauses.append(f"loses {listed_partitions(dropped, names)}, which its client does not have")
+        if added := without(new.assigned, assigned_before):
+            clauses.append(f"gets {listed_partitions(added, names)} at epoch {new.epoch}")
         elif new.rule != "RC15":
-            does.append(f"is at epoch {new.epoch} and gets no new partition")
+            clauses.append(f"is at epoch {new.epoch} and gets no new partition")
         if new.waits_for:
-            does.append(f"waits for {_held_by_others(group, new.waits_for, names)}")
-    return "the member " + "; it ".join(does)
+            clauses.append(f"waits for {_held_by_others(group, new.waits_for, names)}")
+    return "the member " + "; it ".join(clauses)
 
 
 def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[bytes, str]) -> str:
+    """Return a text that names the partitions and the members that still hold them."""
     by_holder: dict[str, Partitions] = {}
     for topic_id, numbers in waits_for.items():
         for number in numbers:
             holder = group.held[topic_id][number]
             by_holder.setdefault(holder, {}).setdefault(topic_id, []).append(number)
     texts = [f"{listed_partitions(held, names)} of member {holder}" for holder, held in by_holder.items()]
-    return listed(texts, "member", _NAMED_MEMBERS)
-
-
-def _difference(of: AssignedPartitions, other: AssignedPartitions) -> Partitions:
-    partitions: Partitions = {}
-    for topic_id, numbers in of.items():
-        _set_unless_empty(partitions, topic_id, [n for n in numbers if n not in other.get(topic_id, {})])
-    return partitions
+    return listed(texts, "member", NAMED_MEMBERS)
 
 
 def _set_unless_empty(partitions: dict[bytes, C], topic_id: bytes, numbers: C) -> None:
@@ -376,14 +345,11 @@ def _set_unless_empty(partitions: dict[bytes, C], topic_id: bytes, numbers: C) -
         partitions[topic_id] = numbers
 
 
-def _subscribed_ids(group: ConsumerGroup, member: ConsumerMember) -> set[bytes]:
-    topics = (group.topics.get(name) for name in group.topics_of(member))
-    return {topic.topic_id for topic in topics if topic is not None}
-
-
-def _has_any(owned: Owned | None, partitions: AssignedPartitions) -> bool:
+def _client_has_any(owned: Owned | None, partitions: AssignedPartitions) -> bool:
+    """Return True if the client still has one of `partitions`. A client that reports no `owned` partitions
+    counts as having all.
+    """
     if owned is None:
-        # A client that does not report its partitions counts as having them.
         return True
     return any(
         number in partitions.get(topic_id, {}) for topic_id, numbers in owned.items() for number in numbers

@@ -1,1 +1,1 @@
-"""The rules of share groups (KIP-932): membership and assignment. Records stay with the brokers."""
+"""The rules of share groups (KIP-932): membership and assignment. The brokers deliver the records."""

@@ -2,23 +2,17 @@
 SH28.
 
 Source: GroupCoordinatorService.shareGroupHeartbeat, GroupMetadataManager.shareGroupHeartbeat.
+
+A row, such as SH14, is a rule of docs/rules-share.md. `context.cite` records that a row was applied.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from assignors.kafka import simple
 from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import ReplyTo
-from kafka_why.contract.kafka.responses import (
-    AlterShareGroupOffsetsResponse,
-    DeleteShareGroupOffsetsResponse,
-    ShareGroupDescribeResponse,
-    ShareGroupHeartbeatResponse,
-)
-from kafka_why.contract.kafka.share_requests import (
-    AlterShareGroupOffsets,
-    ShareGroupHeartbeat,
-)
+from kafka_why.contract.kafka.responses import AlterShareGroupOffsetsResponse, ShareGroupHeartbeatResponse
+from kafka_why.contract.kafka.share_requests import AlterShareGroupOffsets, ShareGroupHeartbeat
 from kafka_why.contract.kafka.snapshot import Partitions, listed_partitions, named, names_change
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
@@ -27,34 +21,35 @@ from state.kafka.group import DeadlineReached, TimerKind, Topic
 from state.kafka.modern import (
     ModernSettings,
     RequestRefused,
+    answer_not_found,
     assignable_topics,
     assigned_partitions,
+    assignment_due_in_ms,
     bump,
     by_topic_id,
-    due_in_ms,
-    has_capacity,
+    check_capacity,
+    check_not_blank,
+    event_of_refusal,
     heartbeat_handler,
-    is_blank,
-    is_not,
     is_target_due,
-    merge_reported,
-    no_member,
-    not_found,
-    note_target,
+    malformed,
+    merge_reported_topics,
+    record_target,
     refresh_fingerprint,
-    refusal,
-    settle_emptied,
     topics_of_target,
+    without,
+    wrong_type_message,
 )
+from state.kafka.modern_members import not_a_member
 from state.kafka.share.offsets import alter_offsets
 from state.kafka.share.state import (
     RETRIABLE,
     forget_unused,
-    in_words,
-    parked_overdue,
-    refuse_while_deleted,
+    partitions_text,
+    record_overdue_tasks,
+    refuse_during_deletion,
+    refuse_overdue_requests,
     request_missing_initializations,
-    tasks_overdue,
 )
 from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
 
@@ -68,30 +63,21 @@ MEMBER_ID_MAX_CHARS = 36
 
 def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
     """Raise RequestRefused if the request is malformed."""
-    fault = _find_fault(context, request)
-    if fault is not None:
-        row, message = fault
-        raise RequestRefused(row, ErrorCode.INVALID_REQUEST, message)
-
-
-def _find_fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """Return the row that finds the request invalid, with the message, or None."""
     if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
-        return context.rule("SH3"), f"MemberId must have 1 to {MEMBER_ID_MAX_CHARS} characters."
-    if is_blank(request.member_id):
-        return context.rule("SH6"), "MemberId can't be empty."
-    if is_blank(request.group_id):
-        return context.rule("SH7"), "GroupId can't be empty."
-    if request.rack_id is not None and is_blank(request.rack_id):
-        return context.rule("SH8"), "RackId can't be empty."
+        raise malformed(context, "SH3", f"MemberId must have 1 to {MEMBER_ID_MAX_CHARS} characters.")
+    check_not_blank(
+        context,
+        ("MemberId", request.member_id, "SH6"),
+        ("GroupId", request.group_id, "SH7"),
+        ("RackId", request.rack_id, "SH8"),
+    )
     if request.member_epoch == 0 and not request.subscribed_topic_names:
-        return context.rule("SH9"), "SubscribedTopicNames must be set in first request."
+        raise malformed(context, "SH9", "SubscribedTopicNames must be set in first request.")
     if request.member_epoch < LEAVE_GROUP_MEMBER_EPOCH:
-        return context.rule("SH10"), "MemberEpoch is invalid."
-    return None
+        raise malformed(context, "SH10", "MemberEpoch is invalid.")
 
 
-# The sender of a ShareGroupHeartbeat: a new member, or a known one. Rows SP17, SH14 to SH20, TA31.
+# The sender of a ShareGroupHeartbeat: a member, or a new one. Rows SP17, SH14 to SH20, TA31.
 #
 # Source: GroupMetadataManager (throwIfShareGroupIsFull, getOrMaybeSubscribeShareGroupMember,
 # throwIfShareGroupMemberEpochIsInvalid).
@@ -102,58 +88,46 @@ def identify(
 ) -> tuple[RuleId, ShareMember | None]:
     """Return the row that identifies the sender, and its member, or None for a new sender.
 
-    Nothing changes. Raise RequestRefused if the sender may not continue.
+    Nothing changes. Raise RequestRefused if the sender may not join or its epoch is refused.
     """
     member = group.members.get(request.member_id)
     _check_size(context, group, member)
     if request.member_epoch == 0:
-        refuse_while_deleted(context)
-        return context.rule("SH15" if member is None else "SH16"), member
+        refuse_during_deletion(context)
+        return context.cite("SH15" if member is None else "SH16"), member
     if member is None:
-        raise no_member(context, "SH15", request.member_id)
+        raise not_a_member(context, "SH15", request.member_id)
     return _check_epoch(context, request.member_epoch, member), member
 
 
 def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | None) -> None:
-    """Row SH14: refuse a new member if the group is full, at any epoch."""
+    """Row SH14: refuse a new member if the group is full, whatever the request's epoch."""
     max_size = context.config.group_share_max_size
     if member is not None or len(group.members) < max_size:
         return
     message = f"The share group has reached its maximum capacity of {max_size} members."
     raise RequestRefused(
-        context.rule("SH14"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED
+        context.cite("SH14"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED
     )
 
 
 def _check_epoch(context: StepContext, received: int, member: ShareMember) -> RuleId:
-    """Rows SH18 to SH20: return the row that accepts the request's epoch."""
+    """Rows SH18 to SH20: return the row that accepts the request's epoch, or raise RequestRefused."""
     epoch, previous = member.member_epoch, member.previous_epoch
     if received == epoch:
-        return context.rule("SH18")
+        return context.cite("SH18")
     if received > epoch:
-        row = context.rule("SH18")
-        what = f"greater member epoch ({received}) than the one known by the group coordinator ({epoch})"
+        row = context.cite("SH18")
+        fault = f"greater member epoch ({received}) than the one known by the group coordinator ({epoch})"
     elif received == previous:
         # The answer with the new epoch may have been lost.
-        return context.rule("SH19")
+        return context.cite("SH19")
     else:
-        row = context.rule("SH20")
-        what = f"smaller member epoch ({received}) than the one known by the group coordinator ({epoch})"
-        what += f", and it does not match the previous member epoch ({previous})"
-    message = f"The share group member has a {what}. The member must abandon all its partitions and rejoin."
+        row = context.cite("SH20")
+        fault = f"smaller member epoch ({received}) than the one known by the group coordinator ({epoch})"
+        fault += f", and it does not match the previous member epoch ({previous})"
+    message = f"The share group member has a {fault}. The member must abandon all its partitions and rejoin."
     raise RequestRefused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
-
-
-def check_capacity(context: StepContext, request: ShareGroupHeartbeat, group: ShareGroup) -> None:
-    """Row TA31: raise RequestRefused if the group would have more partitions than the coordinator assigns to
-    one group.
-    """
-    names = request.subscribed_topic_names
-    if names and not has_capacity(context.config, group, request.member_id, names, request.topics):
-        most = context.config.group_max_partitions
-        message = f"Group {context.group_id} would have more partitions than group.max.partitions, {most}."
-        event = EntryType.JOIN_REFUSED if request.member_epoch == 0 else None
-        raise RequestRefused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
 # Changes of a member by a heartbeat, and the group epoch. Rows SH21 to SH24.
@@ -173,34 +147,34 @@ def update_member(
     Return True if the epoch was raised. `is_pending` is True if the target did not match the initialized
     partitions before the request (row SH22).
     """
-    before, given = member.subscribed_topic_names, request.subscribed_topic_names
-    names = before if given is None else sorted(set(given))
+    names_before, requested_names = member.subscribed_topic_names, request.subscribed_topic_names
+    names = names_before if requested_names is None else sorted(set(requested_names))
     member.client_id, member.client_host = request.client_id, request.client_host
     if request.rack_id is not None:
         member.rack_id = request.rack_id
-    if names != before:
+    if names != names_before:
         group.subscribe(member, names)
         forget_unused(context, group)
-    topics_changed = (
-        refresh_fingerprint(group) if names != before or is_pending or group.metadata_stale else False
-    )
-    if names != before:
-        reason = f"member {member.member_id} {names_change(before, names)}"
-        bump(context, context.rule("SH21"), reason, member_id=member.member_id)
+    is_fingerprint_stale = names != names_before or is_pending or group.metadata_stale
+    topics_changed = is_fingerprint_stale and refresh_fingerprint(group)
+    if names != names_before:
+        reason = f"member {member.member_id} {names_change(names_before, names)}"
+        bump(context, context.cite("SH21"), reason, member_id=member.member_id)
     elif is_pending:
         missing = unassigned(context, group)
-        bump(context, context.rule("SH22"), _why_pending(missing), partitions=missing or None)
+        bump(context, context.cite("SH22"), _why_pending(missing), partitions=missing or None)
     elif topics_changed:
-        bump(context, context.rule("SH23"), "the topics that members subscribe to have changed")
+        bump(context, context.cite("SH23"), "the topics that members subscribe to have changed")
     else:
         return False
     return True
 
 
 def _why_pending(missing: Mapping[str, Collection[int]]) -> str:
+    """Return why the target has to be computed again. `missing` are the partitions that no target has."""
     if not missing:
         return "the target has partitions that are not initialized"
-    return f"initialized and in no target: {in_words(missing)}"
+    return f"initialized and in no target: {partitions_text(missing)}"
 
 
 # The end of a membership: a heartbeat with epoch -1, or the end of the session. Rows SH29 to SH33, SG4.
@@ -213,8 +187,8 @@ def leave(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo)
     group = context.group_of(ShareGroup)
     member = group.members.get(request.member_id)
     if member is None:
-        raise no_member(context, "SH30", request.member_id)
-    row = context.rule("SH31")
+        raise not_a_member(context, "SH30", request.member_id)
+    row = context.cite("SH31")
     _remove(context, group, row, member, "left the group")
     context.reply(
         reply_to,
@@ -230,13 +204,13 @@ def deadline_reached(context: StepContext, group: ShareGroup, deadline: Deadline
     record overdue tasks.
     """
     if deadline.kind is TimerKind.PARKED:
-        return parked_overdue(context, group, deadline)
+        return refuse_overdue_requests(context, group, deadline)
     if deadline.kind is TimerKind.TASK:
-        return tasks_overdue(context, group)
+        return record_overdue_tasks(context, group)
     member = group.members[deadline.member_id]
     timeout_ms = SETTINGS.of(context).session_timeout_ms
     reason = f"no heartbeat within the session timeout of {timeout_ms} ms"
-    return _remove(context, group, context.rule("SH33"), member, reason)
+    return _remove(context, group, context.cite("SH33"), member, reason)
 
 
 def _remove(context: StepContext, group: ShareGroup, rule: RuleId, member: ShareMember, reason: str) -> None:
@@ -247,8 +221,7 @@ def _remove(context: StepContext, group: ShareGroup, rule: RuleId, member: Share
     refresh_fingerprint(group)
     bump(context, rule, f"member {member.member_id} was removed: {reason}")
     if not group.members:
-        settle_emptied(context)
-        context.record(context.rule("SH32"), EntryType.EMPTY, "the last member is gone")
+        context.record(context.cite("SH32"), EntryType.EMPTY, "the last member is gone")
 
 
 # A member's next heartbeat is due after the group's heartbeat interval, or earlier if it waits for its first
@@ -259,41 +232,46 @@ def _remove(context: StepContext, group: ShareGroup, rule: RuleId, member: Share
 
 
 SHORTEST_MS = 100
+"""The shortest heartbeat interval in an answer."""
 _TASK_WAIT_MS = 1_000
-"""Most tasks of the share coordinator take less time."""
+"""The heartbeat interval while a task is open. Most tasks of the share coordinator take less time."""
 _TASK_AGE_MAX_MS = 10_000
-"""An older task may take any time, so no member waits for it: it sends about ten early heartbeats at most."""
-_MAY_PASS = RETRIABLE | {ErrorCode.NONE}
+"""An older task may take any time, so it causes no early heartbeats. A member sends about ten for one task.
+"""
+_CODES_THAT_MAY_PASS = RETRIABLE | {ErrorCode.NONE}
+"""The last error codes of tasks that may still succeed."""
 
 
 def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMember) -> int:
-    """Return the HeartbeatIntervalMs of the answer to the member. All members with partitions get the same
-    interval.
+    """Return the HeartbeatIntervalMs of the answer to the member. It is shorter than the configured one if
+    the member may soon get its first partitions.
     """
     settings = SETTINGS.of(context)
     interval_ms = settings.heartbeat_interval_ms
     if member.assigned or not context.config.share_assign_at_once:
         return interval_ms
     if group.is_rebalancing:
-        wait_ms = due_in_ms(context, settings.assignment_interval_ms)
-    elif _waits_for_state(context, group, member):
+        wait_ms = assignment_due_in_ms(context, settings.assignment_interval_ms)
+    elif _waits_for_initialization(context, group, member):
         wait_ms = _TASK_WAIT_MS
     else:
         return interval_ms
-    context.rule("SH28a")
+    context.cite("SH28a")
     return min(interval_ms, max(wait_ms, SHORTEST_MS))
 
 
-def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMember) -> bool:
-    """Return True if a recent task for one of the member's topics is open."""
+def _waits_for_initialization(context: StepContext, group: ShareGroup, member: ShareMember) -> bool:
+    """Return True if a recent task that may still succeed is open for one of the member's topics."""
     since_ms = context.now_ms - _TASK_AGE_MAX_MS
+    # After a lasting error each heartbeat begins a new task (row SI14), so no member waits for it.
     return any(
-        # Each heartbeat requests a task that failed with a lasting error again (row SI14).
-        asked.task and asked.at_ms > since_ms and asked.error_code in _MAY_PASS
+        initialization.task
+        and initialization.at_ms > since_ms
+        and initialization.error_code in _CODES_THAT_MAY_PASS
         for name in member.subscribed_topic_names
         if (topic := group.topics.get(name)) is not None
         and (initializing := group.initializing.get(topic.topic_id)) is not None
-        for asked in initializing.partitions.values()
+        for initialization in initializing.partitions.values()
     )
 
 
@@ -311,13 +289,13 @@ def reconcile(context: StepContext, group: ShareGroup, member: ShareMember, is_b
     """
     epoch = group.assignment_epoch
     if member.member_epoch != epoch:
-        row = context.rule("ST10")
+        row = context.cite("ST10")
     elif is_bumped:
-        row = context.rule("ST11")
+        row = context.cite("ST11")
     else:
-        context.rule("ST9")
+        context.cite("ST9")
         return
-    subscribed = group.subscribed_ids(member)
+    subscribed = group.ids_of(member.subscribed_topic_names)  # row ST5
     target = group.target.get(member.member_id, {})
     before, epoch_before = member.assigned, member.member_epoch
     member.assigned = {id_: numbers for id_, numbers in target.items() if id_ in subscribed}
@@ -329,15 +307,17 @@ def reconcile(context: StepContext, group: ShareGroup, member: ShareMember, is_b
         row,
         EntryType.MEMBER_RECONCILED,
         member,
-        _in_words(before, member.assigned, group.names_by_id(), epoch),
+        _reconciliation_reason(before, member.assigned, group.names_by_id(), epoch),
         member_epoch=epoch,
         member_state=MemberState.STABLE.value,
         assigned=named(member.assigned, group.names_by_id()),
     )
 
 
-def _in_words(before: Partitions, after: Partitions, names: Mapping[bytes, str], epoch: int) -> str:
-    gets, loses = _without(after, before), _without(before, after)
+def _reconciliation_reason(
+    before: Partitions, after: Partitions, names: Mapping[bytes, str], epoch: int
+) -> str:
+    gets, loses = without(after, before), without(before, after)
     parts = []
     if gets:
         parts.append(f"gets {listed_partitions(gets, names)}")
@@ -346,67 +326,59 @@ def _in_words(before: Partitions, after: Partitions, names: Mapping[bytes, str],
     return f"the member {' and '.join(parts) or 'has what it had'} at epoch {epoch}"
 
 
-def _without(partitions: Partitions, others: Mapping[bytes, Iterable[int]]) -> Partitions:
-    left = {id_: sorted(set(numbers).difference(others.get(id_, ()))) for id_, numbers in partitions.items()}
-    return {id_: numbers for id_, numbers in left.items() if numbers}
-
-
 # Requests of share groups for a group id that has no share group. Rows SH12, SH13, SH29, SD2, SD11, SO5,
 # SO9a, SO14a.
 #
 # Source: GroupMetadataManager.getOrMaybeCreateShareGroup, shareGroup.
 
 
-_KIND = "share group"
+KIND = "share group"
 
 
 def get_or_create_group(context: StepContext, request: ShareGroupHeartbeat) -> None:
-    """Make sure that there is a share group: create it for a request that joins. Raise RequestRefused if
-    there is none and the request does not join. Groups of other types are never converted.
+    """If the group id has no group and the request joins, create a share group. Raise RequestRefused if it
+    has no group and the request does not join, or if it has a group of another type.
     """
     if context.has_group and isinstance(context.group, ShareGroup):
         return
     error = ErrorCode.GROUP_ID_NOT_FOUND
     leaves = request.member_epoch < 0
     if context.has_group:
-        row = context.rule("SH29" if leaves else "SH13")
-        raise RequestRefused(row, error, is_not(context.group_id, _KIND))
+        row = context.cite("SH29" if leaves else "SH13")
+        raise RequestRefused(row, error, wrong_type_message(context.group_id, KIND))
     if leaves:
-        raise RequestRefused(context.rule("SH29"), error, f"Group {context.group_id} not found.")
+        raise RequestRefused(context.cite("SH29"), error, f"Group {context.group_id} not found.")
     if request.member_epoch > 0:
-        raise RequestRefused(context.rule("SH12"), error, f"Share group {context.group_id} not found.")
+        raise RequestRefused(context.cite("SH12"), error, f"Share group {context.group_id} not found.")
     context.save()
-    context.create_group(ShareGroup, context.rule("SH12"), "first ShareGroupHeartbeat for this group id")
+    context.create_group(ShareGroup, context.cite("SH12"), "first ShareGroupHeartbeat for this group id")
 
 
-def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Alter the offsets of a new share group if the group id has no group. A group of another type refuses
-    the request.
+def alter_without_group(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
+    """Handle an AlterShareGroupOffsets to a group id without a share group: alter the offsets if it has no
+    group, and refuse the request if it has a group of another type.
     """
-    alter = _not_altered if context.has_group else alter_offsets
-    alter(context, request, reply_to)
+    handle = _refuse_alteration if context.has_group else alter_offsets
+    handle(context, request, reply_to)
 
 
-_not_altered = not_found("SO9a", _KIND, AlterShareGroupOffsetsResponse)
-delete_no_offsets = not_found("SO14a", _KIND, DeleteShareGroupOffsetsResponse)
-describe_no_group = not_found("SD2", _KIND, ShareGroupDescribeResponse)
-refusal_of_heartbeat = refusal("SD11", _KIND, check_request)
-refusal_of_describe = refusal("SD2", _KIND)
-refusal_of_offsets = refusal("SD11", _KIND)
+_refuse_alteration = answer_not_found("SO9a", KIND, AlterShareGroupOffsetsResponse)
 
 
 def _handle_heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Handle the heartbeat of a member or of a sender that joins, in Kafka's order of steps. Raise
-    RequestRefused, before anything is changed, if it may not continue.
+    RequestRefused, before anything is changed, if the sender may not stay or join.
     """
     group = context.group_of(ShareGroup)
-    row, known = identify(context, group, request)
-    check_capacity(context, request, group)
+    row, existing = identify(context, group, request)
+    if names := request.subscribed_topic_names:
+        event = event_of_refusal(request)
+        check_capacity(context, group, request.member_id, names, request.topics, event)
     if request.topics is not None:
-        merge_reported(context, group, request.topics)
+        merge_reported_topics(context, group, request.topics)
     is_pending = is_assignment_pending(context, group)
-    member = _admit(context, request, row) if known is None else known
-    if known is not None and request.member_epoch == 0:
+    member = _admit(context, request, row) if existing is None else existing
+    if existing is not None and request.member_epoch == 0:
         reason = "joined again with its member id; it keeps its epoch and its partitions"
         context.record_member(
             row, EntryType.MEMBER_REJOINED, member, reason, member_epoch=member.member_epoch
@@ -415,9 +387,9 @@ def _handle_heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_
     is_bumped = update_member(context, group, member, request, is_pending)
     maybe_update_target(context)
     reconcile(context, group, member, is_bumped)
-    member.session_deadline_ms = context.deadline(SETTINGS.of(context).session_timeout_ms)  # row SH26
+    SETTINGS.arm_session(context, member)  # row SH26
     request_missing_initializations(context, group)
-    has_all = (
+    sends_assignment = (
         request.member_epoch == 0
         or request.subscribed_topic_names is not None
         or member.assigned != assigned_before
@@ -425,11 +397,11 @@ def _handle_heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_
     context.reply(
         reply_to,
         ShareGroupHeartbeatResponse,
-        context.rule("SH28"),
+        context.cite("SH28"),
         member_id=member.member_id,
         member_epoch=member.member_epoch,
         heartbeat_interval_ms=next_heartbeat_ms(context, group, member),
-        assignment=assigned_partitions(member.assigned) if has_all else None,
+        assignment=assigned_partitions(member.assigned) if sends_assignment else None,
     )
 
 
@@ -437,6 +409,7 @@ heartbeat = heartbeat_handler(check_request, get_or_create_group, leave, _handle
 
 
 def _admit(context: StepContext, request: ShareGroupHeartbeat, row: RuleId) -> ShareMember:
+    """Add the sender as a new member that subscribes to no topics yet."""
     member = ShareMember(request.member_id, client_id=request.client_id, client_host=request.client_host)
     context.group_of(ShareGroup).add(member)
     context.record_member(row, EntryType.MEMBER_ADDED, member, "joined the group")
@@ -455,15 +428,15 @@ SETTINGS = ModernSettings("share", session="SN14", heartbeat="SN14", assignment=
 def is_assignment_pending(context: StepContext, group: ShareGroup) -> bool:
     """Row SH22: return True if the target does not match the initialized partitions of subscribed topics.
 
-    If a new target is due anyway, this is not checked (row SH24). Only the topic's current id counts, not
-    that of an earlier topic of the same name. A topic that has no place in a target (row TA32) does not
-    count.
+    Return False if the group epoch is already above the assignment epoch (row SH24). Partitions of an earlier
+    topic of the same name do not count, and neither do those of a topic that the target leaves out (row
+    TA32).
     """
     if not group.initialized or group.is_rebalancing:
         return False
     return any(
         group.covered.get(topic.topic_id, set()) != set(group.assignable(topic))
-        for _, topic in _with_state(context, group)
+        for _, topic in _initialized_topics(context, group)
     )
 
 
@@ -471,12 +444,12 @@ def unassigned(context: StepContext, group: ShareGroup) -> dict[str, list[int]]:
     """Return the initialized partitions of subscribed topics that are in no target."""
     missing = {
         name: sorted(set(group.assignable(topic)).difference(group.covered.get(topic.topic_id, ())))
-        for name, topic in _with_state(context, group)
+        for name, topic in _initialized_topics(context, group)
     }
     return {name: numbers for name, numbers in sorted(missing.items()) if numbers}
 
 
-def _with_state(context: StepContext, group: ShareGroup) -> Iterator[tuple[str, Topic]]:
+def _initialized_topics(context: StepContext, group: ShareGroup) -> Iterator[tuple[str, Topic]]:
     """Yield the topics that a target may have and that have initialized partitions."""
     topics, _ = assignable_topics(group, context.config.group_max_partitions)
     for name, topic in topics.items():
@@ -490,17 +463,17 @@ def maybe_update_target(context: StepContext) -> None:
     """
     if not is_target_due(context, SETTINGS, current="ST1", too_early="ST2"):
         return
-    group, row = context.group_of(ShareGroup), context.rule("ST3")
-    last = group.target
+    group, row = context.group_of(ShareGroup), context.cite("ST3")
+    last_target = group.target
     topics, left_out = topics_of_target(context, group)
     group.set_target(by_topic_id(_run_assignor(group, topics), topics))
-    note_target(context, group, row, simple.NAME, last, left_out)
+    record_target(context, group, row, simple.NAME, last_target, left_out)
 
 
 def _run_assignor(group: ShareGroup, topics: Mapping[str, Topic]) -> Mapping[str, list[TopicPartition]]:
-    """Let the assignor assign by topic name. Each member has an entry."""
+    """Run the assignor, which identifies topics by name. Each member has an entry in the result."""
     names = {topic.topic_id: name for name, topic in topics.items()}
-    last = {
+    last_assignment = {
         member_id: [
             TopicPartition(names[topic_id], number)
             for topic_id, numbers in partitions.items()
@@ -512,5 +485,5 @@ def _run_assignor(group: ShareGroup, topics: Mapping[str, Topic]) -> Mapping[str
     return simple.assign(
         {name: group.assignable(topic) for name, topic in topics.items()},
         {member.member_id: set(member.subscribed_topic_names) for member in group.members.values()},
-        last,
+        last_assignment,
     )

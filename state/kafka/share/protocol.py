@@ -1,6 +1,10 @@
-"""The protocol of share groups (KIP-932) as an object."""
+"""The protocol of share groups (KIP-932) as one class: its handlers, timers and views.
+
+A row, such as SD3, is a rule of docs/rules-share.md. `context.cite` records that a row was applied.
+"""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import ClassVar
 from uuid import UUID
 
@@ -20,9 +24,8 @@ from kafka_why.contract.kafka.requests import (
     TxnOffsetCommit,
 )
 from kafka_why.contract.kafka.responses import (
+    DeleteShareGroupOffsetsResponse,
     DescribeShareGroupOffsetsResponse,
-    LeaveGroupResponse,
-    LeftMember,
     ShareGroupDescribeResponse,
     ShareGroupMemberDescription,
     ShareTopicPartitions,
@@ -38,8 +41,6 @@ from kafka_why.contract.kafka.share_requests import (
 from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
-    GroupSnapshot,
-    MemberSnapshot,
     ShareSnapshot,
     ShareTask,
     ShareTaskPartitions,
@@ -48,55 +49,50 @@ from kafka_why.contract.kafka.snapshot import (
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.context import RuleAndError, StepContext
 from state.kafka.group import Timer, TimerKind
-from state.kafka.modern import described_partitions, record_stable
-from state.kafka.offsets import answer_fetch
-from state.kafka.protocol import Before, KafkaProtocol, answer_with, common_fields, topic_snapshots
+from state.kafka.modern import answer_not_found, described_partitions, other_type_refusal, record_stable
+from state.kafka.modern_protocol import ModernProtocol
+from state.kafka.offsets import fetch_nothing
+from state.kafka.protocol import Before, answer_with, refuse_leave_with, topic_snapshots
 from state.kafka.share.heartbeat import (
+    KIND,
     SETTINGS,
-    alter_no_offsets,
+    alter_without_group,
+    check_request,
     deadline_reached,
-    delete_no_offsets,
-    describe_no_group,
     heartbeat,
-    refusal_of_describe,
-    refusal_of_heartbeat,
-    refusal_of_offsets,
 )
 from state.kafka.share.offsets import alter_offsets, delete_offsets
 from state.kafka.share.state import (
     answer_parked,
+    apply_deletion,
+    apply_initialization,
     delete_group,
+    disarm_overdue_timer,
     forget_unused,
     maybe_end_deletion,
-    note_deletion,
-    note_ended,
-    note_initialization,
-    stop_watching,
+    store_outcomes,
     topic_metadata,
 )
 from state.kafka.share_group import InitializationTask, ShareGroup, ShareMember
-from state.protocol import Handlers, Outage, WhyRefused
+from state.protocol import Handlers, WhyRefused
 
-# A share group as readers see it: its view on the groups topic, ShareGroupDescribe and
-# DescribeShareGroupOffsets.
-
-
-# ShareGroupDescribe, and the coordinator's part of DescribeShareGroupOffsets. Rows SD3, SO3.
+# A share group as readers see it: its view on the groups topic, ShareGroupDescribe, and the coordinator's
+# part of DescribeShareGroupOffsets. Rows SD3, SO3.
 #
 # Source: GroupMetadataManager.shareGroupDescribe, ShareGroup.asDescribedGroup,
 # ShareGroupMember.asShareGroupDescribeMember, GroupCoordinatorService.describeShareGroupAllOffsets.
 
 
 def describe(context: StepContext, _: ShareGroupDescribe, reply_to: ReplyTo) -> None:
-    """Answer with the group and its members, sorted by id. Their partitions of deleted topics are
-    left out.
+    """Answer with the group and its members, sorted by id. Members' partitions of deleted topics are left
+    out.
     """
     group = context.group_of(ShareGroup)
     names = group.names_by_id()
     context.reply(
         reply_to,
         ShareGroupDescribeResponse,
-        context.rule("SD3"),
+        context.cite("SD3"),
         group_state=group.state.value,
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
@@ -117,45 +113,20 @@ def describe(context: StepContext, _: ShareGroupDescribe, reply_to: ReplyTo) -> 
 
 
 def describe_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Answer with the initialized partitions of existing topics, by topic name."""
+    """Answer with the initialized partitions of existing topics, by topic name. The sender of the request
+    reads their offsets from the share coordinator.
+    """
     group = context.group_of(ShareGroup)
     names = group.names_by_id()
-    found = sorted((names[id_], id_) for id_ in group.initialized if id_ in names)
+    topics = sorted((names[id_], id_) for id_ in group.initialized if id_ in names)
     context.reply(
         reply_to,
         DescribeShareGroupOffsetsResponse,
-        context.rule("SO3"),
+        context.cite("SO3"),
         topics=[
             ShareTopicPartitions(name, UUID(bytes=id_), group.initialized[id_].partitions)
-            for name, id_ in found
+            for name, id_ in topics
         ],
-    )
-
-
-def _member_snapshot(group: ShareGroup, member: ShareMember, names: dict[bytes, str]) -> MemberSnapshot:
-    return MemberSnapshot(
-        member_id=member.member_id,
-        group_instance_id=None,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        session_timeout_ms=0,
-        rebalance_timeout_ms=0,
-        metadata=b"",
-        assignment=b"",
-        rejoined=False,
-        consumer=ConsumerMemberSnapshot(
-            member_epoch=member.member_epoch,
-            previous_epoch=member.previous_epoch,
-            state=MemberState.STABLE.value,
-            rack_id=member.rack_id,
-            subscribed_topic_names=member.subscribed_topic_names,
-            subscribed_topic_regex="",
-            server_assignor=None,
-            assigned=named(member.assigned, names),
-            revoking={},
-            target=named(group.target.get(member.member_id, {}), names),
-            member_type=group.type_name,
-        ),
     )
 
 
@@ -163,25 +134,28 @@ def open_tasks(group: ShareGroup) -> list[ShareTask]:
     """Return the open tasks, the oldest first. One task has all partitions that were requested together."""
     tasks: dict[str, ShareTask] = {}
     for topic_id, initializing in group.initializing.items():
-        alike: dict[InitializationTask, list[int]] = {}
-        for number, asked in initializing.partitions.items():
-            if asked.task:
-                alike.setdefault(asked, []).append(number)
-        for asked, numbers in alike.items():
-            task = tasks.setdefault(asked.task, ShareTask(asked.task, "initialize", asked.at_ms, []))
+        numbers_by_task: dict[InitializationTask, list[int]] = {}
+        for number, initialization in initializing.partitions.items():
+            if initialization.task:
+                numbers_by_task.setdefault(initialization, []).append(number)
+        for initialization, numbers in numbers_by_task.items():
+            task = tasks.setdefault(
+                initialization.task,
+                ShareTask(initialization.task, "initialize", initialization.at_ms, []),
+            )
             task.topics.append(
                 ShareTaskPartitions(
                     str(UUID(bytes=topic_id)),
                     initializing.name,
                     sorted(numbers),
-                    asked.state_epoch,
-                    asked.start_offset,
-                    asked.error_code,
-                    asked.altered,
+                    initialization.state_epoch,
+                    initialization.start_offset,
+                    initialization.error_code,
+                    initialization.altered,
                 )
             )
     for topic_id, deleting in group.deleting.items():
-        numbers = sorted(number for number, code in deleting.partitions.items() if not code)
+        numbers = sorted(number for number, code in deleting.partitions.items() if not code)  # no outcome yet
         if deleting.task and numbers:
             task = tasks.setdefault(deleting.task, ShareTask(deleting.task, "delete", deleting.at_ms, []))
             task.topics.append(ShareTaskPartitions(str(UUID(bytes=topic_id)), deleting.name, numbers))
@@ -189,14 +163,16 @@ def open_tasks(group: ShareGroup) -> list[ShareTask]:
 
 
 def state_result(context: StepContext, group: ShareGroup, result: ShareStateResult) -> None:
-    """Apply the outcome of a task or of a part of it. Members get the consequences with their next
-    heartbeats.
+    """Apply the share coordinator's outcome of a task, or of some partitions of the task. Members see the
+    consequences at their next heartbeats.
     """
-    deletes = any(topic.task == result.task for topic in group.deleting.values())
-    ended = note_deletion(context, group, result) if deletes else note_initialization(context, group, result)
-    stop_watching(group)
-    note_ended(context, group, ended)
-    if not ended.keys() <= group.initializing.keys() | group.initialized.keys() | group.deleting.keys():
+    is_deletion = any(topic.task == result.task for topic in group.deleting.values())
+    apply = apply_deletion if is_deletion else apply_initialization
+    ended = apply(context, group, result)
+    disarm_overdue_timer(group)
+    store_outcomes(context, group, ended)
+    topics_with_state = group.initializing.keys() | group.initialized.keys() | group.deleting.keys()
+    if not ended.keys() <= topics_with_state:  # a topic has lost its last state, so it may be unused
         forget_unused(context, group)
     maybe_end_deletion(context, group)
 
@@ -207,18 +183,7 @@ def state_result(context: StepContext, group: ShareGroup, result: ShareStateResu
 # classicGroupLeave), OffsetMetadataManager.validateOffsetCommit.
 
 
-def _refuse_leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
-    error = ErrorCode.UNKNOWN_MEMBER_ID
-    members = [LeftMember(member.member_id, member.group_instance_id, error) for member in request.members]
-    context.reply(reply_to, LeaveGroupResponse, context.rule("SD9"), members=members)
-
-
-def _fetch_no_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    # A share group has no committed offsets, which is not an error.
-    answer_fetch(context, request, reply_to, {}, {}, context.rule("SO22"))
-
-
-class ShareProtocol(KafkaProtocol[ShareGroup]):
+class ShareProtocol(ModernProtocol[ShareGroup]):
     """The protocol of share groups. Requests that need the share coordinator are parked."""
 
     group_class = ShareGroup
@@ -233,140 +198,107 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
         JoinGroup: answer_with("SD8", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         SyncGroup: answer_with("SD9", ErrorCode.UNKNOWN_MEMBER_ID),
         Heartbeat: answer_with("SD9", ErrorCode.UNKNOWN_MEMBER_ID),
-        LeaveGroup: _refuse_leave,
-        OffsetFetch: _fetch_no_offsets,
+        LeaveGroup: refuse_leave_with("SD9"),
+        OffsetFetch: partial(fetch_nothing, row="SO22"),  # without committed offsets, which is not an error
         OffsetDelete: answer_with("SO21", ErrorCode.GROUP_ID_NOT_FOUND),
     }
     without_own_group: ClassVar[Handlers] = {
         ShareGroupHeartbeat: heartbeat,
-        ShareGroupDescribe: describe_no_group,
+        ShareGroupDescribe: answer_not_found("SD2", KIND, ShareGroupDescribeResponse),
         DescribeShareGroupOffsets: answer_with("SO5"),  # as in Kafka, a missing share group is not an error
-        AlterShareGroupOffsets: alter_no_offsets,
-        DeleteShareGroupOffsets: delete_no_offsets,
+        AlterShareGroupOffsets: alter_without_group,
+        DeleteShareGroupOffsets: answer_not_found("SO14a", KIND, DeleteShareGroupOffsetsResponse),
     }
     unanswered_handlers: ClassVar[Handlers] = {TopicMetadata: topic_metadata, ShareStateResult: state_result}
     refusals: ClassVar[Mapping[type, WhyRefused]] = {
-        ShareGroupHeartbeat: refusal_of_heartbeat,
-        ShareGroupDescribe: refusal_of_describe,
-        DescribeShareGroupOffsets: refusal_of_offsets,
-        AlterShareGroupOffsets: refusal_of_offsets,
-        DeleteShareGroupOffsets: refusal_of_offsets,
+        ShareGroupHeartbeat: other_type_refusal("SD11", KIND, check_request),
+        ShareGroupDescribe: other_type_refusal("SD2", KIND),
+        DescribeShareGroupOffsets: other_type_refusal("SD11", KIND),
+        AlterShareGroupOffsets: other_type_refusal("SD11", KIND),
+        DeleteShareGroupOffsets: other_type_refusal("SD11", KIND),
     }
+    group_settings = SETTINGS
     settings = SETTINGS.settings
     checks_group_id = (ShareGroupHeartbeat,)  # row SH7
 
     deadline_reached = staticmethod(deadline_reached)
     answer_parked = staticmethod(answer_parked)
 
-    conflict_of = staticmethod(SETTINGS.conflict_of)
+    resumption = "sessions begin anew"  # row SR7
 
-    def view(self, group: ShareGroup) -> GroupSnapshot:
-        """Return a copy of the group for readers."""
-        names = group.names_by_id()
-        return GroupSnapshot(
-            **common_fields(group),
-            protocol_name=None,
-            leader_id=None,
-            members=[_member_snapshot(group, member, names) for member in group.members.values()],
-            pending_members=[],
-            subscribed_topics=sorted(group.subscribed()),
-            consumer=ConsumerGroupSnapshot(
-                assignment_epoch=group.assignment_epoch,
-                assignor_name=simple.NAME,
-                topics=topic_snapshots(group.topics),
-                resolved_regexes={},
-                unknown_topics=group.unknown_topics(),
-                unresolved_regexes=[],
-                share=ShareSnapshot(
-                    initializing={
-                        topic.name: sorted(topic.partitions) for topic in group.initializing.values()
-                    },
-                    initialized={topic.name: topic.partitions for topic in group.initialized.values()},
-                    deleting={topic.name: sorted(topic.partitions) for topic in group.deleting.values()},
-                    tasks=open_tasks(group),
-                ),
+    def member_details(
+        self, group: ShareGroup, member: ShareMember, names: Mapping[bytes, str]
+    ) -> ConsumerMemberSnapshot:
+        return ConsumerMemberSnapshot(
+            member_epoch=member.member_epoch,
+            previous_epoch=member.previous_epoch,
+            state=MemberState.STABLE.value,
+            rack_id=member.rack_id,
+            subscribed_topic_names=member.subscribed_topic_names,
+            subscribed_topic_regex="",
+            server_assignor=None,
+            assigned=named(member.assigned, names),
+            revoking={},
+            target=named(group.target.get(member.member_id, {}), names),
+            member_type=group.type_name,
+        )
+
+    def details(self, group: ShareGroup) -> ConsumerGroupSnapshot:
+        return ConsumerGroupSnapshot(
+            assignment_epoch=group.assignment_epoch,
+            assignor_name=simple.NAME,
+            topics=topic_snapshots(group.topics),
+            resolved_regexes={},
+            unknown_topics=group.unknown_topics(),
+            unresolved_regexes=[],
+            share=ShareSnapshot(
+                initializing={topic.name: sorted(topic.partitions) for topic in group.initializing.values()},
+                initialized={topic.name: topic.partitions for topic in group.initialized.values()},
+                deleting={topic.name: sorted(topic.partitions) for topic in group.deleting.values()},
+                tasks=open_tasks(group),
             ),
         )
 
-    # The armed timers of a share group: its members' sessions, and the timers of parked requests and of the
-    # share coordinator's tasks.
+    # The armed timers of a share group, besides its members' sessions.
 
-    def timers(self, group: ShareGroup) -> Iterator[Timer]:
-        """Yield the timers of the group and all members."""
-        for member_id in group.members:
-            yield from self.timers_of(group, TimerKind.HEARTBEAT, member_id)
-        yield from self.timers_of(group, TimerKind.PARKED, "")
-        yield from self.timers_of(group, TimerKind.TASK, "")
+    def group_timers(self, group: ShareGroup) -> Iterator[Timer]:
+        """Yield the timers of parked requests and of tasks."""
+        if group.parked:
+            yield min(parked.deadline_ms for parked in group.parked), TimerKind.PARKED, ""
+        if group.overdue_deadline_ms is not None:
+            yield group.overdue_deadline_ms, TimerKind.TASK, ""
 
-    def timers_of(self, group: ShareGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Yield the timer of this kind of one member, or of the group, if it is armed."""
-        if kind is TimerKind.PARKED:
-            if group.parked:
-                yield min(parked.deadline_ms for parked in group.parked), kind, ""
-            return
-        if kind is TimerKind.TASK:
-            if group.overdue_deadline_ms is not None:
-                yield group.overdue_deadline_ms, kind, ""
-            return
-        member = group.members.get(member_id)
-        if member is not None and member.session_deadline_ms is not None:
-            yield member.session_deadline_ms, TimerKind.HEARTBEAT, member_id
+    # The end of a step: changes of the state, and the end of a rebalance. Rows SG4, SG5, SP25.
 
-    # The end of a step: has the group members, and has each its target? Rows SG4, SG5, SP25.
-
-    def before(self, group: ShareGroup) -> Before:
-        """Return the state of the group, and True if members are still moving to a target."""
-        return group.state, not group.is_settled
-
-    def settle(self, context: StepContext, group: ShareGroup, before: Before) -> None:
-        """Record that each member has its target, and the time of each change of the state.
-
-        The group's state does not show the former. `before` is the state before the step, `Empty` for a new
-        group.
+    def record_outcome(self, context: StepContext, group: ShareGroup, before: Before) -> None:
+        """Store the time of a change of the group's state. Record the end of a rebalance, at which all
+        members have reached their targets, because the state does not show it: a group with members is always
+        Stable.
         """
-        # Every change of the state has a history entry.
+        # A step without a history entry has not changed the state.
         if not context.has_history:
             return
-        state_before, was_unsettled = before
+        state_before, was_moving = before
         group.forget_progress()
-        if group.state != state_before:
-            context.rule("SG5" if group.members else "SG4")
+        state, is_moving = group.progress
+        if state != state_before:
+            context.cite("SG5" if group.members else "SG4")
             group.state_timestamp_ms = context.now_ms
-        has_rebalanced = was_unsettled or context.has_recorded(EntryType.GROUP_EPOCH_BUMPED)
-        if group.members and has_rebalanced and group.is_settled:
-            record_stable(context, group, context.rule("SP25"), group.members, has_rebalanced=True)
-
-    def take_over(self, context: StepContext, group: ShareGroup, outage: Outage) -> None:
-        """Restart all sessions (row SR7). The topics are compared again, because they may have changed."""
-        group.metadata_stale = True
-        row = context.rule("F5")
-        self.shift_deadlines(context, group, outage.length_ms)
-        if group.members:
-            context.record(
-                row,
-                EntryType.TAKEN_OVER,
-                f"no coordinator ran for {outage.length_ms} ms: sessions begin anew",
-                members=list(group.members),
-            )
+        has_rebalanced = was_moving or context.has_recorded(EntryType.GROUP_EPOCH_BUMPED)
+        if group.members and has_rebalanced and not is_moving:
+            record_stable(context, group, context.cite("SP25"), group.members, has_rebalanced=True)
 
     def shift_deadlines(self, context: StepContext, group: ShareGroup, by_ms: int) -> None:
-        """Restart the sessions, and shift the other deadlines by `by_ms`, for which time stood still."""
-        timeout_ms = SETTINGS.of(context).session_timeout_ms
-        for member in group.members.values():
-            member.session_deadline_ms = context.deadline(timeout_ms)
+        super().shift_deadlines(context, group, by_ms)
         for parked in group.parked:
             parked.deadline_ms = context.deadline_at(parked.deadline_ms + by_ms)
-        if group.overdue_deadline_ms is not None:
-            group.overdue_deadline_ms = context.deadline_at(group.overdue_deadline_ms + by_ms)
-
-    def release(self, context: StepContext, group: ShareGroup) -> None:
-        """Row F4: do nothing, because the sessions moved with the group's clock."""
+        group.overdue_deadline_ms = context.delayed(group.overdue_deadline_ms, by_ms)
 
     def check_commit(
         self, context: StepContext, group: ShareGroup, request: OffsetCommit | TxnOffsetCommit
     ) -> RuleAndError:
         """Refuse the commit: a share group has no committed offsets."""
-        return context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND
+        return context.cite("SO21"), ErrorCode.GROUP_ID_NOT_FOUND
 
     check_txn_commit = check_commit
 

@@ -2,6 +2,8 @@
 KSH1 to KSH62.
 
 Source: GroupCoordinatorService.streamsGroupHeartbeat, GroupMetadataManager.streamsGroupHeartbeat.
+
+A row, such as KSH18, is a rule of docs/rules-streams.md. `context.cite` records that a row was applied.
 """
 
 from collections.abc import Iterator
@@ -12,16 +14,13 @@ from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.snapshot import counted
 from kafka_why.contract.kafka.streams_responses import (
     StatusCode,
-    StreamsGroupDescribeResponse,
     StreamsGroupHeartbeat,
     StreamsGroupHeartbeatResponse,
     StreamsStatus,
 )
-from kafka_why.contract.messages import ErrorCode
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.context import StepContext, restart_group
-from state.kafka.modern import RequestRefused, heartbeat_handler, is_not, not_found, refusal
-from state.kafka.streams.endpoints import endpoints_for, note_endpoint
+from state.kafka.context import StepContext
+from state.kafka.modern import CreationRows, ensure_group, heartbeat_handler
+from state.kafka.streams.endpoints import endpoints_for, update_endpoint_epoch
 from state.kafka.streams.members import admit, identify, leave, request_shutdown
 from state.kafka.streams.reconciliation import reconcile
 from state.kafka.streams.requests import check_request, owned_of
@@ -38,7 +37,8 @@ from state.kafka.streams.update import check_tasks, maybe_arm_initial_delay, pla
 from state.kafka.streams_group import StreamsGroup, StreamsGroupMember, task_ids
 from state.kafka.streams_topics import TopologyProblem
 
-_KIND = "streams group"
+KIND = "streams group"
+_CREATION_ROWS = CreationRows("KSH18", empty_classic="KSH20", classic="KSH21", other="KSH22", leaves="KSH36")
 FIRST_VERSION_WITH_MISSING_TAGS = 1
 
 
@@ -48,39 +48,17 @@ FIRST_VERSION_WITH_MISSING_TAGS = 1
 
 
 def get_or_create_group(context: StepContext, request: StreamsGroupHeartbeat) -> None:
-    """Make sure that there is a streams group: for a request that joins, create it or convert the Empty
-    classic group to one. Raise RequestRefused if there is none and the request does not join, or if the group
-    cannot be converted.
+    """If there is no streams group and the request joins, create one or convert an Empty classic group.
+
+    Raise RequestRefused if there is none and the request does not join, or if the group cannot be converted.
     """
-    if context.has_group and isinstance(context.group, StreamsGroup):
-        context.rule("KSH19")
-        return
-    error, epoch = ErrorCode.GROUP_ID_NOT_FOUND, request.member_epoch
-    if not context.has_group:
-        row = context.rule("KSH36" if epoch < 0 else "KSH18")
-        if epoch != 0:
-            raise RequestRefused(row, error, f"Group {context.group_id} does not exist.")
-        context.save()
-        context.create_group(StreamsGroup, row, "first StreamsGroupHeartbeat for this group id")
-        return
-    is_classic = isinstance(context.group, ClassicGroup)
-    is_free = is_classic and context.group.is_empty
-    row = context.rule("KSH36" if epoch < 0 else "KSH20" if is_free else "KSH21" if is_classic else "KSH22")
-    if epoch != 0 or not is_free:
-        raise RequestRefused(row, error, is_not(context.group_id, _KIND))
-    context.save()
-    reason = "the Empty classic group becomes a streams group; its offsets stay"
-    restart_group(context, row, StreamsGroup, reason)
-
-
-describe_no_group = not_found("KSD1", _KIND, StreamsGroupDescribeResponse)
-refusal_of_heartbeat = refusal("KSH22", _KIND, check_request)
-refusal_of_describe = refusal("KSD1", _KIND)
+    if ensure_group(context, request, StreamsGroup, KIND, _CREATION_ROWS):
+        context.cite("KSH19")
 
 
 def _handle_heartbeat(context: StepContext, request: StreamsGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Handle the heartbeat of a member or of a sender that joins, in Kafka's order of steps. Raise
-    RequestRefused, before anything is changed, if it may not continue.
+    RequestRefused, before anything is changed, if the sender may not stay or join.
     """
     group, owned = context.group_of(StreamsGroup), owned_of(request)
     sender = identify(context, group, request, owned)
@@ -92,14 +70,18 @@ def _handle_heartbeat(context: StepContext, request: StreamsGroupHeartbeat, repl
     update(context, group, member, request, sender, plan)
     if was_empty:
         maybe_arm_initial_delay(context, group)
-    delayed = maybe_update_target(context, group)
+    delay_detail = maybe_update_target(context, group)
     reconcile(context, group, member, owned)
-    has_changed = member.assigned != assigned_before
-    note_endpoint(
-        context, group, member, has_changed=has_changed, is_other=member.user_endpoint != endpoint_before
+    tasks_changed = member.assigned != assigned_before
+    update_endpoint_epoch(
+        context,
+        group,
+        member,
+        tasks_changed=tasks_changed,
+        endpoint_changed=member.user_endpoint != endpoint_before,
     )
-    context.rule("KSH56")
-    member.session_deadline_ms = context.deadline(SETTINGS.of(context).session_timeout_ms)
+    context.cite("KSH56")
+    SETTINGS.arm_session(context, member)
     if request.shutdown_application:
         request_shutdown(context, group, member)
     _answer(
@@ -108,18 +90,18 @@ def _handle_heartbeat(context: StepContext, request: StreamsGroupHeartbeat, repl
         member,
         request,
         reply_to,
-        delayed,
-        has_tasks=_has_tasks(context, request, has_changed),
+        delay_detail,
+        includes_tasks=_includes_tasks(context, request, tasks_changed),
     )
 
 
 heartbeat = heartbeat_handler(check_request, get_or_create_group, leave, _handle_heartbeat)
 
 
-def _has_tasks(context: StepContext, request: StreamsGroupHeartbeat, has_changed: bool) -> bool:
-    """Row KSH62: return True if the answer has the member's tasks."""
-    context.rule("KSH62")
-    return request.member_epoch == 0 or has_changed
+def _includes_tasks(context: StepContext, request: StreamsGroupHeartbeat, tasks_changed: bool) -> bool:
+    """Row KSH62: return True if the answer includes the member's tasks."""
+    context.cite("KSH62")
+    return request.member_epoch == 0 or tasks_changed
 
 
 def _answer(
@@ -128,32 +110,35 @@ def _answer(
     member: StreamsGroupMember,
     request: StreamsGroupHeartbeat,
     reply_to: ReplyTo,
-    delayed: str,
+    delay_detail: str,
     *,
-    has_tasks: bool,
+    includes_tasks: bool,
 ) -> None:
+    """Row KSH58: answer the member with its epoch, its tasks, and the statuses of the group. `delay_detail`
+    says why no target is computed yet, "" if nothing delays it.
+    """
     configs, config, tasks = group.configs, context.config, member.assigned
     endpoint_epoch, endpoints = endpoints_for(context, group, member, request)
     problem = group.configured if isinstance(group.configured, TopologyProblem) else None
-    create = problem.create if problem is not None else []
-    if create:
-        context.rule("KSQ10")
+    topics_to_create = problem.create if problem is not None else []
+    if topics_to_create:
+        context.cite("KSQ10")
     context.reply(
         reply_to,
         StreamsGroupHeartbeatResponse,
-        context.rule("KSH58"),
+        context.cite("KSH58"),
         member_id=member.member_id,
         member_epoch=member.member_epoch,
         heartbeat_interval_ms=SETTINGS.of(context).heartbeat_interval_ms,
         acceptable_recovery_lag=value_of(ACCEPTABLE_LAG, configs, config),
         task_offset_interval_ms=value_of(TASK_OFFSET_INTERVAL, configs, config),
-        status=list(_statuses(context, group, member, request, delayed, problem)),
-        active_tasks=task_ids(tasks.active) if has_tasks else None,
-        standby_tasks=task_ids(tasks.standby) if has_tasks else None,
-        warmup_tasks=task_ids(tasks.warm_up) if has_tasks else None,
+        status=list(_statuses(context, group, member, request, delay_detail, problem)),
+        active_tasks=task_ids(tasks.active) if includes_tasks else None,
+        standby_tasks=task_ids(tasks.standby) if includes_tasks else None,
+        warmup_tasks=task_ids(tasks.warm_up) if includes_tasks else None,
         endpoint_information_epoch=endpoint_epoch,
         partitions_by_user_endpoint=endpoints,
-        create_topics=create or UNSET,
+        create_topics=topics_to_create or UNSET,
         needs_topics=sorted(group.required) if problem is not None else UNSET,
     )
 
@@ -163,29 +148,30 @@ def _statuses(
     group: StreamsGroup,
     member: StreamsGroupMember,
     request: StreamsGroupHeartbeat,
-    delayed: str,
+    delay_detail: str,
     problem: TopologyProblem | None,
 ) -> Iterator[StreamsStatus]:
-    """Yield the conditions in the member's answer, in Kafka's order."""
+    """Yield the statuses in the member's answer, in Kafka's order."""
     assert group.topology is not None
-    known, own = group.topology.epoch, member.topology_epoch
-    if own < known:
-        context.rule("KSH46")
-        detail = f"The member's topology epoch {own} is behind the group's topology epoch {known}."
+    group_topology_epoch, member_topology_epoch = group.topology.epoch, member.topology_epoch
+    if member_topology_epoch < group_topology_epoch:
+        context.cite("KSH46")
+        behind = f"is behind the group's topology epoch {group_topology_epoch}"
+        detail = f"The member's topology epoch {member_topology_epoch} {behind}."
         yield StreamsStatus(StatusCode.STALE_TOPOLOGY, detail)
-    if delayed:
-        yield StreamsStatus(StatusCode.ASSIGNMENT_DELAYED, delayed)
+    if delay_detail:
+        yield StreamsStatus(StatusCode.ASSIGNMENT_DELAYED, delay_detail)
     if problem is not None:
-        context.rule("KSH59")
+        context.cite("KSH59")
         yield StreamsStatus(problem.status, problem.detail)
     if group.shutdown_requested_by:
-        context.rule("KSH60")
+        context.cite("KSH60")
         detail = f"Member {group.shutdown_requested_by} asked to shut the application down."
         yield StreamsStatus(StatusCode.SHUTDOWN_APPLICATION, detail)
     tags = rack_aware_tags(group.configs, context.config)
     missing = [tag for tag in tags.split(",") if tag and tag not in member.client_tags]
     if missing and request.api_version >= FIRST_VERSION_WITH_MISSING_TAGS:
-        context.rule("KSH61")
-        number = counted(len(missing), "client tag")
-        detail = f"The member lacks {number} of {RACK_AWARE_TAGS}: {', '.join(missing)}."
+        context.cite("KSH61")
+        missing_tags = counted(len(missing), "client tag")
+        detail = f"The member lacks {missing_tags} of {RACK_AWARE_TAGS}: {', '.join(missing)}."
         yield StreamsStatus(StatusCode.MISSING_CLIENT_TAGS, detail)

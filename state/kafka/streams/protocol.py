@@ -1,29 +1,26 @@
-"""The protocol of streams groups (KIP-1071) as an object."""
+"""The protocol of streams groups (KIP-1071) as one class: its handlers, timers, views, and commit checks.
+
+A row, such as KSD2, is a rule of docs/rules-streams.md. `context.cite` records that a row was applied.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from msgspec import UNSET
 
-from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     CommittedTopic,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
-    OffsetCommit,
-    OffsetFetch,
     ReplyTo,
     SyncGroup,
     TopicMetadata,
-    TxnOffsetCommit,
 )
-from kafka_why.contract.kafka.responses import JoinGroupResponse, LeaveGroupResponse, LeftMember
+from kafka_why.contract.kafka.responses import JoinGroupResponse
 from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
-    GroupSnapshot,
-    MemberSnapshot,
     StreamsMemberSnapshot,
     StreamsSnapshot,
 )
@@ -42,32 +39,26 @@ from kafka_why.contract.kafka.streams_responses import (
 )
 from kafka_why.contract.messages import ErrorCode
 from state.kafka.classic import requests as classic_requests
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
-from state.kafka.context import RuleAndError, RuleId, StepContext, restart_group
+from state.kafka.context import RuleAndError, StepContext
 from state.kafka.group import DeadlineReached, Timer, TimerKind
-from state.kafka.modern import record_stable, store_watched
-from state.kafka.protocol import Before, KafkaProtocol, answer_with, common_fields, topic_snapshots
-from state.kafka.streams.heartbeat import (
-    describe_no_group,
-    heartbeat,
-    refusal_of_describe,
-    refusal_of_heartbeat,
-)
+from state.kafka.modern import answer_not_found, other_type_refusal, store_watched_topics
+from state.kafka.modern_protocol import EpochProtocol, EpochRows
+from state.kafka.protocol import answer_with, refuse_leave_with, topic_snapshots
+from state.kafka.streams.heartbeat import KIND, heartbeat
 from state.kafka.streams.members import fence
+from state.kafka.streams.requests import check_request
 from state.kafka.streams.settings import OWN_SETTINGS, SETTINGS
-from state.kafka.streams.target import ASSIGNOR, initial_delay_over
+from state.kafka.streams.target import ASSIGNOR, end_initial_delay
 from state.kafka.streams_group import (
     NO_TASKS,
     RoleTasks,
     StreamsGroup,
     StreamsGroupMember,
-    StreamsGroupState,
     Task,
     task_ids,
 )
 from state.kafka.streams_topics import ConfiguredTopology, TopologyProblem, source_topics
-from state.protocol import Handlers, Outage, WhyRefused
+from state.protocol import Handlers, WhyRefused
 
 # A group as readers see it: StreamsGroupDescribe, and its view on the groups topic. Rows KSD2 to KSD4.
 #
@@ -81,7 +72,7 @@ def describe(context: StepContext, _: StreamsGroupDescribe, reply_to: ReplyTo) -
     context.reply(
         reply_to,
         StreamsGroupDescribeResponse,
-        context.rule("KSD2"),
+        context.cite("KSD2"),
         group_state=group.state.value,
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
@@ -89,14 +80,21 @@ def describe(context: StepContext, _: StreamsGroupDescribe, reply_to: ReplyTo) -
         topology=_described_topology(context, group),
         members=[_described_member(context, group, member) for _, member in sorted(group.members.items())],
         streams=_streams_snapshot(group),
-        pending={id_: _assignment(one.pending) for id_, one in sorted(group.members.items()) if one.pending},
+        pending={
+            id_: _assignment(member.pending)
+            for id_, member in sorted(group.members.items())
+            if member.pending
+        },
     )
 
 
 def _described_topology(context: StepContext, group: StreamsGroup) -> TopologyDescription | None:
+    """Row KSD3: describe the topology, or return None if there is none. If it is ready, its internal topics
+    have their numbers of partitions.
+    """
     if group.topology is None:
         return None
-    context.rule("KSD3")
+    context.cite("KSD3")
     subtopologies: Iterable[Subtopology] = group.topology.subtopologies
     if group.is_ready and isinstance(group.configured, ConfiguredTopology):
         subtopologies = group.configured.subtopologies
@@ -104,25 +102,25 @@ def _described_topology(context: StepContext, group: StreamsGroup) -> TopologyDe
         group.topology.epoch,
         [
             SubtopologyDescription(
-                subtopology_id=one.subtopology_id,
-                source_topics=sorted(one.source_topics),
-                repartition_sink_topics=sorted(one.repartition_sink_topics),
-                state_changelog_topics=_by_name(one.state_changelog_topics),
-                repartition_source_topics=_by_name(one.repartition_source_topics),
+                subtopology_id=subtopology.subtopology_id,
+                source_topics=sorted(subtopology.source_topics),
+                repartition_sink_topics=sorted(subtopology.repartition_sink_topics),
+                state_changelog_topics=_sorted_by_name(subtopology.state_changelog_topics),
+                repartition_source_topics=_sorted_by_name(subtopology.repartition_source_topics),
             )
-            for one in subtopologies
+            for subtopology in subtopologies
         ],
     )
 
 
-def _by_name(topics: Iterable[StreamsTopicInfo]) -> list[StreamsTopicInfo]:
+def _sorted_by_name(topics: Iterable[StreamsTopicInfo]) -> list[StreamsTopicInfo]:
     return sorted(topics, key=lambda topic: topic.name)
 
 
 def _described_member(
     context: StepContext, group: StreamsGroup, member: StreamsGroupMember
 ) -> StreamsGroupMemberDescription:
-    context.rule("KSD4")
+    context.cite("KSD4")
     return StreamsGroupMemberDescription(
         member_id=member.member_id,
         member_epoch=member.member_epoch,
@@ -149,19 +147,99 @@ def _assignment(tasks: RoleTasks) -> StreamsAssignment:
     return StreamsAssignment(task_ids(tasks.active), task_ids(tasks.standby), task_ids(tasks.warm_up))
 
 
-def _member_snapshot(group: StreamsGroup, member: StreamsGroupMember) -> MemberSnapshot:
-    endpoint = member.user_endpoint
-    return MemberSnapshot(
-        member_id=member.member_id,
-        group_instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        session_timeout_ms=0,
-        rebalance_timeout_ms=member.rebalance_timeout_ms,
-        metadata=b"",
-        assignment=b"",
-        rejoined=False,
-        consumer=ConsumerMemberSnapshot(
+def _streams_snapshot(group: StreamsGroup) -> StreamsSnapshot:
+    subtopologies = group.topology.subtopologies if group.topology is not None else []
+    problem = group.configured if isinstance(group.configured, TopologyProblem) else None
+    return StreamsSnapshot(
+        topology_epoch=None if group.topology is None else group.topology.epoch,
+        validated_topology_epoch=group.validated_topology_epoch,
+        subtopologies={s.subtopology_id: source_topics(s) for s in subtopologies},
+        assignment_configs=group.assignment_configs,
+        stateful=[s.subtopology_id for s in subtopologies if s.state_changelog_topics],
+        not_ready=UNSET if problem is None else problem.detail,
+        shutdown_requested_by=group.shutdown_requested_by or UNSET,
+        initial_deadline_ms=UNSET if group.initial_deadline_ms is None else group.initial_deadline_ms,
+    )
+
+
+# Requests of other protocols to a streams group. Rows KSV3 to KSV5, KSV8.
+#
+# Source: GroupMetadataManager (classicGroupJoin, classicGroupSync, classicGroupHeartbeat, classicGroupLeave).
+
+
+def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Handle a JoinGroup: replace an Empty streams group with a classic group, or refuse the request if the
+    group has members.
+    """
+    refusal = classic_requests.validate_join(context, request)
+    if refusal is not None:
+        context.reply(reply_to, JoinGroupResponse, *refusal, member_id=request.member_id)
+    elif not context.group.is_empty:
+        row, error = context.cite("KSV5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        context.reply(reply_to, JoinGroupResponse, row, error, member_id="")
+    else:
+        classic_requests.join_instead(context, request, reply_to, "streams", refused="KSV4", joined="KSV3")
+
+
+def topic_metadata(context: StepContext, group: StreamsGroup, request: TopicMetadata) -> None:
+    """Row KSQ4: store the topic watcher's reports of topics that the topology requires. The next heartbeat
+    checks the topology against them.
+    """
+    if store_watched_topics(context, group, request.topics, group.required):
+        context.cite("KSQ4")
+        group.forget_configured()
+
+
+class StreamsProtocol(EpochProtocol[StreamsGroup]):
+    """The protocol of streams groups. No request is parked: each is answered at once.
+
+    Source of the rows about commits: StreamsGroup.validateOffsetCommit, StreamsGroup.validateOffsetFetch.
+    """
+
+    group_class = StreamsGroup
+    handlers: ClassVar[Handlers] = {
+        StreamsGroupHeartbeat: heartbeat,
+        StreamsGroupDescribe: describe,
+        JoinGroup: join,
+        SyncGroup: answer_with("KSV8", ErrorCode.UNKNOWN_MEMBER_ID),
+        Heartbeat: answer_with("KSV8", ErrorCode.UNKNOWN_MEMBER_ID),
+        LeaveGroup: refuse_leave_with("KSV8"),
+    }
+    without_own_group: ClassVar[Handlers] = {
+        StreamsGroupHeartbeat: heartbeat,
+        StreamsGroupDescribe: answer_not_found("KSD1", KIND, StreamsGroupDescribeResponse),
+    }
+    unanswered_handlers: ClassVar[Handlers] = {TopicMetadata: topic_metadata}
+    refusals: ClassVar[Mapping[type, WhyRefused]] = {
+        StreamsGroupHeartbeat: other_type_refusal("KSH22", KIND, check_request),
+        StreamsGroupDescribe: other_type_refusal("KSD1", KIND),
+    }
+    group_settings = SETTINGS
+    settings = (*SETTINGS.settings, *OWN_SETTINGS)
+    checks_group_id = (StreamsGroupHeartbeat,)  # row KSH8
+
+    rows = EpochRows(
+        session_over="KSM1",
+        not_revoked="KSM2",
+        emptied="KSG1",
+        stable="KSG5",
+        commit_to_empty_group="KSO3",
+        commit_without_member="KSO4",
+        commit_of_no_member="KSO5",
+        commit_too_old="KSO6",
+        commit_at_epoch="KSO7",
+        commit_above_epoch="KSO8",
+        error_unknown_to_client="KSO12",
+        fetch_without_member="KSO13",
+        fetch_of_no_member="KSO14",
+        fetch_of_member="KSO14",
+    )
+
+    def member_details(
+        self, group: StreamsGroup, member: StreamsGroupMember, names: Mapping[bytes, str]
+    ) -> ConsumerMemberSnapshot:
+        endpoint = member.user_endpoint
+        return ConsumerMemberSnapshot(
             member_epoch=member.member_epoch,
             previous_epoch=member.previous_epoch,
             state=member.state.value,
@@ -179,302 +257,78 @@ def _member_snapshot(group: StreamsGroup, member: StreamsGroupMember) -> MemberS
                 None if endpoint is None else str(endpoint),
                 member.client_tags,
             ),
-        ),
-    )
+        )
 
-
-def _details(group: StreamsGroup) -> ConsumerGroupSnapshot:
-    return ConsumerGroupSnapshot(
-        assignment_epoch=group.assignment_epoch,
-        assignor_name=group.target_assignor,
-        topics=topic_snapshots(group.topics),
-        resolved_regexes={},
-        unknown_topics=group.unknown_topics(),
-        unresolved_regexes=[],
-        streams=_streams_snapshot(group),
-    )
-
-
-def _streams_snapshot(group: StreamsGroup) -> StreamsSnapshot:
-    subtopologies = group.topology.subtopologies if group.topology is not None else []
-    problem = group.configured if isinstance(group.configured, TopologyProblem) else None
-    return StreamsSnapshot(
-        topology_epoch=None if group.topology is None else group.topology.epoch,
-        validated_topology_epoch=group.validated_topology_epoch,
-        subtopologies={one.subtopology_id: source_topics(one) for one in subtopologies},
-        assignment_configs=group.assignment_configs,
-        stateful=[one.subtopology_id for one in subtopologies if one.state_changelog_topics],
-        not_ready=UNSET if problem is None else problem.detail,
-        shutdown_requested_by=group.shutdown_requested_by or UNSET,
-        initial_deadline_ms=UNSET if group.initial_deadline_ms is None else group.initial_deadline_ms,
-    )
-
-
-# Requests of other protocols to a streams group. Rows KSV3 to KSV5, KSV8.
-#
-# Source: GroupMetadataManager (classicGroupJoin, classicGroupSync, classicGroupHeartbeat, classicGroupLeave).
-
-
-def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Turn an Empty group into a classic group if a new group would accept the JoinGroup, else refuse it.
-    Kafka deletes the Empty group even if the JoinGroup is refused.
-    """
-    refusal = classic_requests.validate_join(context, request)
-    if refusal is None and not context.group.is_empty:
-        row, error = context.rule("KSV5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        context.reply(reply_to, JoinGroupResponse, row, error, member_id="")
-        return
-    if refusal is None and request.member_id:
-        refusal = context.rule("KSV4"), ErrorCode.UNKNOWN_MEMBER_ID
-    if refusal is None and not (request.protocol_type and request.protocols):
-        refusal = context.rule("KSV4"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if refusal is not None:
-        context.reply(reply_to, JoinGroupResponse, *refusal, member_id=request.member_id)
-        return
-    reason = "a JoinGroup to the Empty streams group: it becomes a classic group; its offsets stay"
-    restart_group(context, context.rule("KSV3"), ClassicGroup, reason)
-    classic_requests.join(context, request, reply_to)
-
-
-def _refuse_leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
-    error = ErrorCode.UNKNOWN_MEMBER_ID
-    members = [LeftMember(member.member_id, member.group_instance_id, error) for member in request.members]
-    context.reply(reply_to, LeaveGroupResponse, context.rule("KSV8"), members=members)
-
-
-def topic_metadata(context: StepContext, group: StreamsGroup, request: TopicMetadata) -> None:
-    """Row KSQ4: store the topic watcher's reports of topics that the topology requires. The next heartbeat
-    looks at them.
-    """
-    if store_watched(context, group, request.topics, group.required):
-        context.rule("KSQ4")
-        group.forget_configured()
-
-
-# Permission to commit to a streams group and fetch from it, by member epoch. Rows KSO3 to KSO14.
-#
-# Source: StreamsGroup.validateOffsetCommit, StreamsGroup.validateOffsetFetch.
-
-
-FIRST_VERSION_WITH_MEMBER_EPOCH = 9
-
-
-def _validate_epoch(
-    context: StepContext,
-    group: StreamsGroup,
-    member: StreamsGroupMember,
-    epoch: int,
-    topics: Iterable[CommittedTopic],
-) -> RuleAndError:
-    """Rows KSO7 to KSO11. One partition that may not be committed refuses the whole request."""
-    if epoch == member.member_epoch:
-        return context.rule("KSO7"), ErrorCode.NONE
-    stale = ErrorCode.STALE_MEMBER_EPOCH
-    if epoch > member.member_epoch:
-        return context.rule("KSO8"), stale
-    for topic in topics:
-        readers = group.readers.get(topic.name, [])
-        if not readers:
-            return context.rule("KSO9"), stale
-        for partition in topic.partitions:
-            # A topic may have several readers; Kafka looks at one of them only (row KSB13).
-            tasks = [(subtopology, partition.partition_index) for subtopology in readers]
-            since = [member.assignment_epochs[task] for task in tasks if task in member.assignment_epochs]
-            if not since or epoch < min(since):
-                return context.rule("KSO11"), stale
-    return context.rule("KSO10"), ErrorCode.NONE
-
-
-def _cause(context: StepContext, member: StreamsGroupMember, kind: TimerKind) -> tuple[RuleId, str]:
-    """Return the row of a member's due deadline, and a text about what the member failed to do in time."""
-    if kind is TimerKind.REBALANCE:
-        timeout_ms = member.rebalance_timeout_ms
-        return context.rule(
-            "KSM2"
-        ), f"did not revoke its tasks within its rebalance timeout of {timeout_ms} ms"
-    timeout_ms = SETTINGS.of(context).session_timeout_ms
-    missed = "left for a while and did not come back" if member.is_away else "no heartbeat"
-    return context.rule("KSM1"), f"{missed} within the session timeout of {timeout_ms} ms"
-
-
-class StreamsProtocol(KafkaProtocol[StreamsGroup]):
-    """The protocol of streams groups. No request is parked: each is answered at once."""
-
-    group_class = StreamsGroup
-    handlers: ClassVar[Handlers] = {
-        StreamsGroupHeartbeat: heartbeat,
-        StreamsGroupDescribe: describe,
-        JoinGroup: join,
-        SyncGroup: answer_with("KSV8", ErrorCode.UNKNOWN_MEMBER_ID),
-        Heartbeat: answer_with("KSV8", ErrorCode.UNKNOWN_MEMBER_ID),
-        LeaveGroup: _refuse_leave,
-    }
-    without_own_group: ClassVar[Handlers] = {
-        StreamsGroupHeartbeat: heartbeat,
-        StreamsGroupDescribe: describe_no_group,
-    }
-    unanswered_handlers: ClassVar[Handlers] = {TopicMetadata: topic_metadata}
-    refusals: ClassVar[Mapping[type, WhyRefused]] = {
-        StreamsGroupHeartbeat: refusal_of_heartbeat,
-        StreamsGroupDescribe: refusal_of_describe,
-    }
-    settings = (*SETTINGS.settings, *OWN_SETTINGS)
-    checks_group_id = (StreamsGroupHeartbeat,)  # row KSH8
-
-    conflict_of = staticmethod(SETTINGS.conflict_of)
-
-    def view(self, group: StreamsGroup) -> GroupSnapshot:
-        """Return a copy of the group for readers."""
-        return GroupSnapshot(
-            **common_fields(group),
-            protocol_name=None,
-            leader_id=None,
-            members=[_member_snapshot(group, member) for member in group.members.values()],
-            pending_members=[],
-            subscribed_topics=sorted(group.subscribed()),
-            consumer=_details(group),
+    def details(self, group: StreamsGroup) -> ConsumerGroupSnapshot:
+        return ConsumerGroupSnapshot(
+            assignment_epoch=group.assignment_epoch,
+            assignor_name=group.target_assignor,
+            topics=topic_snapshots(group.topics),
+            resolved_regexes={},
+            unknown_topics=group.unknown_topics(),
+            unresolved_regexes=[],
+            streams=_streams_snapshot(group),
         )
 
     # The timers: each member's session, the rebalance timer of a member that has to give tasks up, and the
     # initial delay of the group. Rows KSM1 to KSM6.
 
-    def timers(self, group: StreamsGroup) -> Iterator[Timer]:
-        """Yield the timers of the group and all members."""
-        yield from self.timers_of(group, TimerKind.INITIAL_DELAY, "")
-        for member_id in group.members:
-            yield from self.timers_of(group, TimerKind.HEARTBEAT, member_id)
-
-    def timers_of(self, group: StreamsGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Yield the timers of one member, or of the group."""
-        if kind is TimerKind.INITIAL_DELAY:
-            if group.initial_deadline_ms is not None:
-                yield group.initial_deadline_ms, kind, ""
-            return
-        member = group.members.get(member_id)
-        if member is not None and member.session_deadline_ms is not None:
-            yield member.session_deadline_ms, TimerKind.HEARTBEAT, member_id
-        if member is not None and member.rebalance_deadline_ms is not None:
-            yield member.rebalance_deadline_ms, TimerKind.REBALANCE, member_id
+    def group_timers(self, group: StreamsGroup) -> Iterator[Timer]:
+        """Yield the timer of the initial delay, if it is armed."""
+        if group.initial_deadline_ms is not None:
+            yield group.initial_deadline_ms, TimerKind.INITIAL_DELAY, ""
 
     def deadline_reached(self, context: StepContext, group: StreamsGroup, deadline: DeadlineReached) -> None:
         """Compute the first target at the end of the initial delay, or remove the member whose deadline is
         due.
         """
         if deadline.kind is TimerKind.INITIAL_DELAY:
-            initial_delay_over(context, group)
+            end_initial_delay(context, group)
             return
         member = group.members[deadline.member_id]
-        row, reason = _cause(context, member, deadline.kind)
+        row, reason = self.cause_of_deadline(context, group, member, deadline.kind)
         fence(context, group, row, member, reason)
 
-    def take_over(self, context: StepContext, group: StreamsGroup, outage: Outage) -> None:
-        """Restart all sessions and shift the other timers by the length of the outage. The topics are looked
-        at again, because they may have changed meanwhile.
-        """
-        group.metadata_stale = True
-        row = context.rule("F5")
-        self.shift_deadlines(context, group, outage.length_ms)
-        if group.members:
-            context.record(
-                row,
-                EntryType.TAKEN_OVER,
-                f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, reconciliations go on",
-                members=list(group.members),
-                deadline_ms=group.initial_deadline_ms,
-            )
-
     def shift_deadlines(self, context: StepContext, group: StreamsGroup, by_ms: int) -> None:
-        """Restart the sessions, and shift the other deadlines by `by_ms`, for which time stood still."""
-        timeout_ms = SETTINGS.of(context).session_timeout_ms
-        for member in group.members.values():
-            member.session_deadline_ms = context.deadline(timeout_ms)
-            if member.rebalance_deadline_ms is not None:
-                member.rebalance_deadline_ms = context.deadline_at(member.rebalance_deadline_ms + by_ms)
-        if group.initial_deadline_ms is not None:
-            group.initial_deadline_ms = context.deadline_at(group.initial_deadline_ms + by_ms)
+        super().shift_deadlines(context, group, by_ms)
+        group.initial_deadline_ms = context.delayed(group.initial_deadline_ms, by_ms)
 
     def release(self, context: StepContext, group: StreamsGroup) -> None:
-        """Row F4: give a member whose rebalance timer is due at the release its full time again, because its
-        handling may have raised. An initial delay that is due ends without a target; the next heartbeat
-        computes it.
+        """Row F4: restart the members' rebalance deadlines that are due.
+
+        Otherwise the deadline whose handling raised an exception would fire at once and quarantine the group
+        again. An initial delay that is due ends without a target. The next heartbeat computes the target.
         """
         for member in group.members.values():
-            due_ms = member.rebalance_deadline_ms
-            if due_ms is not None and due_ms <= context.now_ms:
-                member.rebalance_deadline_ms = context.deadline(max(member.rebalance_timeout_ms, 1))
+            timeout_ms = max(member.rebalance_timeout_ms, 1)  # at least 1, so that it is not due at once
+            member.rebalance_deadline_ms = context.renewed(member.rebalance_deadline_ms, timeout_ms)
         if group.initial_deadline_ms is not None and group.initial_deadline_ms <= context.now_ms:
             group.initial_deadline_ms = None
 
-    # The end of a step. Rows KSG1 to KSG5.
-
-    def before(self, group: StreamsGroup) -> Before:
-        """Return the state of the group, and True if its members are still moving to their targets."""
-        return group.progress
-
-    def settle(self, context: StepContext, group: StreamsGroup, before: Before) -> None:
-        """Note the new state of the group, and record that it has become Stable or Empty.
-
-        Every change of the state has a history entry, so a step without one costs nothing here.
-        """
-        if not context.has_history:
-            return
-        state_before, was_rebalancing = before
-        group.forget_progress()
-        state = group.state
-        if state == state_before:
-            return
-        group.state_timestamp_ms = context.now_ms
-        if state is StreamsGroupState.EMPTY:
-            context.record(context.rule("KSG1"), EntryType.EMPTY, "the last member is gone")
-        elif state is StreamsGroupState.STABLE:
-            has_rebalanced = was_rebalancing or group.last_rebalance_at_ms == context.now_ms
-            row = context.rule("KSG5")
-            record_stable(context, group, row, group.members, has_rebalanced=has_rebalanced)
-
-    # Who may commit and fetch offsets.
-
-    def check_commit(self, context: StepContext, group: StreamsGroup, request: OffsetCommit) -> RuleAndError:
-        """Rows KSO3, KSO5 to KSO11: return the row and the error for an OffsetCommit."""
-        if request.generation_id < 0 and group.is_empty:
-            return context.rule("KSO3"), ErrorCode.NONE
-        member = group.members.get(request.member_id)
-        if member is None:
-            return context.rule("KSO5"), ErrorCode.UNKNOWN_MEMBER_ID
-        if request.api_version < FIRST_VERSION_WITH_MEMBER_EPOCH:
-            return context.rule("KSO6"), ErrorCode.UNSUPPORTED_VERSION
-        return _validate_epoch(context, group, member, request.generation_id, request.topics)
-
-    def check_txn_commit(
-        self, context: StepContext, group: StreamsGroup, request: TxnOffsetCommit
+    def validate_past_epoch(
+        self,
+        context: StepContext,
+        group: StreamsGroup,
+        member: StreamsGroupMember,
+        epoch: int,
+        topics: Iterable[CommittedTopic],
     ) -> RuleAndError:
-        """Rows KSO3 to KSO5, KSO7 to KSO12: return the row and the error for a TxnOffsetCommit."""
-        has_no_epoch = request.generation_id < 0
-        if has_no_epoch and group.is_empty:
-            return context.rule("KSO3"), ErrorCode.NONE
-        if has_no_epoch and not request.member_id and request.group_instance_id is None:
-            return context.rule("KSO4"), ErrorCode.NONE
-        member = group.members.get(request.member_id)
-        if member is None:
-            return context.rule("KSO5"), ErrorCode.UNKNOWN_MEMBER_ID
-        row, error = _validate_epoch(context, group, member, request.generation_id, request.topics)
-        knows_error = request.api_version >= FIRST_VERSION_WITH_ERRORS_OF_GROUPS
-        if error is ErrorCode.STALE_MEMBER_EPOCH and not knows_error:
-            context.rule("KSO12")
-            error = ErrorCode.ILLEGAL_GENERATION
-        return row, error
-
-    def check_fetch(
-        self, context: StepContext, group: StreamsGroup, request: OffsetFetch
-    ) -> RuleAndError | None:
-        """Rows KSO13 and KSO14: return the row that refuses the request, None if none does."""
-        if request.member_id is None and request.member_epoch < 0:
-            context.rule("KSO13")
-            return None
-        member = None if request.member_id is None else group.members.get(request.member_id)
-        row = context.rule("KSO14")
-        if member is None:
-            return row, ErrorCode.UNKNOWN_MEMBER_ID
-        return None if request.member_epoch == member.member_epoch else (row, ErrorCode.STALE_MEMBER_EPOCH)
+        """Rows KSO9 to KSO11: accept the commit if the member already had, at the commit's epoch, a task that
+        reads each of the committed partitions.
+        """
+        stale = ErrorCode.STALE_MEMBER_EPOCH
+        for topic in topics:
+            readers = group.readers.get(topic.name, [])
+            if not readers:
+                return context.cite("KSO9"), stale
+            for partition in topic.partitions:
+                # Several subtopologies may read the topic. Kafka checks only one of them (row KSB13).
+                tasks = [(subtopology, partition.partition_index) for subtopology in readers]
+                epochs = member.assignment_epochs
+                since_epochs = [epochs[task] for task in tasks if task in epochs]
+                if not since_epochs or epoch < min(since_epochs):
+                    return context.cite("KSO11"), stale
+        return context.cite("KSO10"), ErrorCode.NONE
 
 
 STREAMS = StreamsProtocol()

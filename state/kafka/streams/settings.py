@@ -1,6 +1,8 @@
 """The settings of streams groups. Rows KSF2 to KSF18.
 
 Source: GroupConfig.java, GroupCoordinatorConfig.java.
+
+A row, such as KSF2, is a rule of docs/rules-streams.md.
 """
 
 from collections.abc import Mapping
@@ -22,13 +24,17 @@ OWN_SETTINGS = (
     GroupSetting(
         INITIAL_DELAY,
         "KSF7",
-        lambda config: SettingBounds(config.group_streams_initial_rebalance_delay_ms, 0, _INT32_MAX),
+        lambda config: SettingBounds(
+            config.group_streams_initial_rebalance_delay_ms, at_least=0, at_most=_INT32_MAX
+        ),
     ),
     GroupSetting(
         STANDBY_REPLICAS,
         "KSF12",
         lambda config: SettingBounds(
-            config.group_streams_num_standby_replicas, 0, config.group_streams_max_standby_replicas
+            config.group_streams_num_standby_replicas,
+            at_least=0,
+            at_most=config.group_streams_max_standby_replicas,
         ),
     ),
 )
@@ -38,28 +44,30 @@ INTERNAL_SETTINGS = (
     GroupSetting(
         ACCEPTABLE_LAG,
         "KSF15",
-        lambda config: SettingBounds(config.group_streams_acceptable_recovery_lag, 0, _INT64_MAX),
+        lambda config: SettingBounds(
+            config.group_streams_acceptable_recovery_lag, at_least=0, at_most=_INT64_MAX
+        ),
     ),
     GroupSetting(
         TASK_OFFSET_INTERVAL,
         "KSF16",
         lambda config: SettingBounds(
             config.group_streams_task_offset_interval_ms,
-            config.group_streams_min_task_offset_interval_ms,
-            _INT32_MAX,
+            at_least=config.group_streams_min_task_offset_interval_ms,
+            at_most=_INT32_MAX,
         ),
     ),
-    GroupSetting("streams.num.warmup.replicas", "KSF14", lambda _: SettingBounds(2, 0, 20)),
+    GroupSetting("streams.num.warmup.replicas", "KSF14", lambda _: SettingBounds(2, at_least=0, at_most=20)),
 )
 """Settings that Kafka does not list: their names are not in an answer to DescribeConfigs."""
 
 
 def value_of(name: str, configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> int:
     """Return the value in force of one setting of a group whose own settings are `configs`."""
-    return values_in_force((_BY_NAME[name],), configs, config)[name]
+    return values_in_force((_SETTING_BY_NAME[name],), configs, config)[name]
 
 
-_BY_NAME = {setting.name: setting for setting in (*OWN_SETTINGS, *INTERNAL_SETTINGS)}
+_SETTING_BY_NAME = {setting.name: setting for setting in (*OWN_SETTINGS, *INTERNAL_SETTINGS)}
 
 
 def rack_aware_tags(configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> str:
@@ -69,6 +77,7 @@ def rack_aware_tags(configs: Mapping[str, SettingValue], config: CoordinatorConf
 
 def assignment_configs(configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> dict[str, str]:
     """Return the settings of the assignment whose change needs a new target (row KSH51)."""
-    found = {"num.standby.replicas": str(value_of(STANDBY_REPLICAS, configs, config))}
-    tags = rack_aware_tags(configs, config)
-    return found | {"rack.aware.assignment.tags": tags} if tags else found
+    settings = {"num.standby.replicas": str(value_of(STANDBY_REPLICAS, configs, config))}
+    if tags := rack_aware_tags(configs, config):
+        settings["rack.aware.assignment.tags"] = tags
+    return settings

@@ -1,4 +1,5 @@
-"""The pace of clock records.
+"""The pace of clock records, by which the ticker attests the time in the log. A round appends at least one of
+them to every partition of the requests topic.
 
 Only deadlines wait for clock records. Requests do not, because a request's own append time advances its
 group. So clock records may be rare while no deadline comes.
@@ -9,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from math import ceil
-from typing import Protocol
 
 REST_INTERVAL_MS = 2_000
 """The interval of clock records while no group has a member."""
@@ -21,47 +21,22 @@ BATCH_DELAY_MS."""
 # Batches begin at whole intervals, which are a second by default, so this is 3 s.
 BATCH_DELAY_MS = 2_900
 BETWEEN_DEADLINES_MS = 250
-"""The interval of clock records between deadlines that the replica has announced. It answers no request if
-none has come for a second (`streaming.replica.state_machine`)."""
-# A round attests the time of the one before. A replica whose time is later than that counts as silent
-# (`streaming.service.replica.supervision`).
-_ATTESTED_LATE_S = 0.5
-
-
-class Pace(Protocol):
-    """The policy for the pauses between clock records. Safe for threads."""
-
-    @property
-    def longest_interval_ms(self) -> int:
-        """The longest interval between clock records."""
-
-    def appended(self, offsets: Sequence[int]) -> None:
-        """Record that the ticker has appended a clock record to each partition, with these offsets."""
-
-    def batch_read(self, ends: Mapping[int, int]) -> None:
-        """Record that a committed batch has read the partitions up to these offsets."""
-
-    def records(self) -> int:
-        """Return the number of clock records that the next round appends to each partition."""
-
-    def attests_at_once(self, attested_ms: int) -> bool:
-        """Return True if a second round has to attest the time of the first one, which is `attested_ms`."""
-
-    def wait(self, attested_ms: int) -> None:
-        """Wait until the next clock record is due, or until `hurry` is called. The last one was appended at
-        `attested_ms`.
-        """
-
-    def hurry(self) -> None:
-        """End the current wait, or the next one."""
+"""The interval of clock records between deadlines that the replica has announced. The replica answers no
+request if no clock record has come for a second (`streaming.replica.state_machine`)."""
+# A round attests the append time of the round before it, and a replica that has not acted on a recent time
+# counts as silent (`streaming.service.replica.supervision`). So if rounds are further apart than this, a
+# second round follows at once.
+_ROUNDS_APART_MAX_S = 0.5
 
 
 class DeadlinePace:
-    """The pace while a replica announces the next deadline: rare until then, and a round at that time. While
-    it does not (`knows_deadlines`), clock records are `interval_ms` apart, as are rounds for deadlines that
-    follow each other.
+    """The policy for the pauses between rounds of clock records while a replica announces the next deadline:
+    they are long, but a round is due at the deadline. Safe for threads.
 
-    If the query has something to write, a round has enough records for a batch to begin.
+    While no replica announces deadlines (`knows_deadlines` returns False), rounds are `interval_ms` apart.
+    Rounds for deadlines are at least `interval_ms` apart, too. A batch of the query begins at once when each
+    partition has `batch_records` new records on average. So if the query has something to write, the next
+    round appends that many clock records.
     """
 
     def __init__(
@@ -79,20 +54,25 @@ class DeadlinePace:
         self._now_s = now_s
         self._changed = threading.Condition()
         self._deadlines_ms: list[int] = []  # a heap
-        self._wants_batch = self._gives_batch = False
-        self._is_hurried = False
-        self._deadline_round_s = float("-inf")
+        self._wants_batch = False  # True until a round of `batch_records` is appended
+        self._round_starts_batch = False  # True while such a round is being appended
+        self._is_woken = False  # True from `wake` until a wait has ended
+        self._deadline_round_s = float("-inf")  # when the last round for a deadline was due
 
     @property
     def longest_interval_ms(self) -> int:
+        """The longest interval between clock records."""
         return round(self._rest_interval_s * 1000)
 
     def appended(self, offsets: Sequence[int]) -> None:
+        """Record that the ticker has appended a clock record to each partition, with these offsets."""
         with self._changed:
-            if self._gives_batch:
-                self._wants_batch = self._gives_batch = False
+            if self._round_starts_batch:
+                self._round_starts_batch = False
+                self._wants_batch = False
 
-    def batch_read(self, ends: Mapping[int, int]) -> None: ...
+    def batch_read(self, ends: Mapping[int, int]) -> None:
+        """Do nothing. Only `MembersPace` needs the offsets up to which batches have read."""
 
     def deadline_at(self, at_ms: int) -> None:
         """Record that a deadline fires at this time, in ms of the broker's clock."""
@@ -101,62 +81,78 @@ class DeadlinePace:
             self._changed.notify()
 
     def want_batch(self) -> None:
-        """Record that the query has something to write."""
+        """Record that the query has something to write, so the next round has to start a batch."""
         with self._changed:
             self._wants_batch = True
             self._changed.notify()
 
     def records(self) -> int:
+        """Return the number of clock records that the next round appends to each partition."""
         with self._changed:
-            self._gives_batch = self._wants_batch
-        if self._gives_batch:
+            self._round_starts_batch = self._wants_batch
+        if self._round_starts_batch:
             return self._batch_records
-        # Clients may wait for the query, so each second has more than the records of a batch.
-        wanted = 1 if self._knows_deadlines() else ceil(2 * self._batch_records * self._interval_s)
-        return min(wanted, self._batch_records)
+        if self._knows_deadlines():
+            return 1
+        # No replica answers, so clients wait for the query. The rounds of a second have the
+        # records of two batches.
+        return min(ceil(2 * self._batch_records * self._interval_s), self._batch_records)
 
-    def attests_at_once(self, attested_ms: int) -> bool:
+    def needs_second_round(self, attested_ms: int) -> bool:
+        """Return True if a second round has to attest at once the append time of the round that was just
+        appended, `attested_ms`.
+        """
         with self._changed:
             is_due = bool(self._deadlines_ms) and self._deadlines_ms[0] <= attested_ms
+            # The second round makes these deadlines fire.
             while self._deadlines_ms and self._deadlines_ms[0] <= attested_ms:
                 heappop(self._deadlines_ms)
-        return is_due or not self._knows_deadlines() or self._rest_interval_s > _ATTESTED_LATE_S
+        return is_due or not self._knows_deadlines() or self._rest_interval_s > _ROUNDS_APART_MAX_S
 
     def wait(self, attested_ms: int) -> None:
+        """Wait until the next round is due, a batch is wanted, or `wake` is called. `attested_ms` is the
+        latest time that the next round can attest.
+        """
         began_s = self._now_s()
         until_s = began_s + (self._rest_interval_s if self._knows_deadlines() else self._interval_s)
         with self._changed:
-            while not (self._is_hurried or self._wants_batch):
+            while not (self._is_woken or self._wants_batch):
                 deadline_s = self._next_round_s(began_s, attested_ms)
                 if not self._changed.wait(max(0.0, min(until_s, deadline_s) - self._now_s())):
                     if deadline_s < until_s:
                         self._deadline_round_s = self._now_s()
                     return
-            self._is_hurried = False
+            self._is_woken = False
 
     def _next_round_s(self, began_s: float, attested_ms: int) -> float:
-        """Return the time of the round for the next deadline by the clock `now_s`."""
+        """Return the time, by the clock `now_s`, of the round for the next deadline, or infinity if no
+        deadline is announced. At `began_s` the broker's time was about `attested_ms`.
+        """
         if not self._deadlines_ms:
             return float("inf")
-        # One ms more, because the broker's clock counts whole ones.
+        # One ms more, because the broker's clock counts whole milliseconds.
         deadline_s = began_s + (self._deadlines_ms[0] + 1 - attested_ms) / 1000
         return max(deadline_s, self._deadline_round_s + self._interval_s)
 
-    def hurry(self) -> None:
+    def wake(self) -> None:
+        """End the current wait, or the next one."""
         with self._changed:
-            self._is_hurried = True
+            self._is_woken = True
             self._changed.notify()
 
 
 class MembersPace:
-    """The pace without a replica: frequent while a deadline may come, rare while no group has a member or a
-    client. Offset retention and the expiry of locks and of unused member ids are then late by one pause at
-    most.
+    """The policy for the pauses without a replica: short while a deadline may come, long while no group has a
+    member or a client. Safe for threads. After a long pause, offset retention and the expiry of locks and of
+    unused member ids are late by one pause at most.
 
-    The groups topic shows if a group has a member. It is read to its end after a batch has processed the last
-    request (`streaming.service.clock.ticker`). Any later request makes clock records frequent again. The
-    ticker reports the offsets of its records, the supervisor the offsets read by batches, and the members
-    watcher that no group has members. `interval_ms` is the interval while a deadline may come.
+    The groups topic shows if a group has a member. `MembersWatcher` reads it to its end after a batch has
+    processed the last request, and reports with `no_member` that no group has one. Any later request makes
+    clock records frequent again: the ticker reports the offsets of its records (`appended`) and the query the
+    offsets read by batches (`batch_read`), and gaps between them are requests. `interval_ms` is the interval
+    while a deadline may come.
+
+    The ticker and the query call the methods that DeadlinePace has, too.
     """
 
     def __init__(
@@ -173,14 +169,13 @@ class MembersPace:
         self._quiet_s = quiet_s
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._sooner = threading.Event()
-        # The offset of the next clock record of each partition if no other record comes, -1 if unknown.
-        self._next = [-1] * partitions
-        # By partition: an offset after requests that no batch has read yet.
+        self._woken = threading.Event()
+        # By partition: the offset after the last clock record, -1 if unknown.
+        self._next_offsets = [-1] * partitions
+        # By partition: the offset of a clock record after requests that no batch has read yet.
         self._unread: dict[int, int] = {}
-        self._request_at_s = now_s()
-        # The last time at which no group was known to have a member.
-        self._no_member_at_s = float("-inf")
+        self._last_request_s = now_s()  # when the last request was noticed, or read by a batch
+        self._no_member_s = float("-inf")  # the last time at which no group had a member
 
     @property
     def longest_interval_ms(self) -> int:
@@ -189,20 +184,21 @@ class MembersPace:
     def appended(self, offsets: Sequence[int]) -> None:
         with self._lock:
             for partition, offset in enumerate(offsets):
-                if offset != self._next[partition]:
+                if offset != self._next_offsets[partition]:  # requests precede this clock record
                     self._unread[partition] = offset
-                    self._see_request()
-                self._next[partition] = offset + 1
+                    self._note_request()
+                self._next_offsets[partition] = offset + 1
 
     def batch_read(self, ends: Mapping[int, int]) -> None:
         with self._lock:
             for partition, end in ends.items():
-                unread = self._unread.get(partition)
-                if unread is not None and end >= unread:
+                unread_before = self._unread.get(partition)
+                if unread_before is not None and end >= unread_before:
+                    # The batch has read these requests. Only now views can show their groups' members.
                     del self._unread[partition]
-                    self._see_request()
-                elif end > self._next[partition]:
-                    self._see_request()
+                    self._note_request()
+                elif end > self._next_offsets[partition]:  # requests follow the last clock record
+                    self._note_request()
 
     def needs_members_check(self) -> bool:
         """Return True if the groups topic has to be read.
@@ -211,35 +207,42 @@ class MembersPace:
         `no_member` was called since the last request.
         """
         with self._lock:
-            is_quiet = self._now_s() - self._request_at_s > self._quiet_s
-            return is_quiet and not self._unread and self._no_member_at_s <= self._request_at_s
+            is_quiet = self._now_s() - self._last_request_s > self._quiet_s
+            return is_quiet and not self._unread and self._no_member_s <= self._last_request_s
 
     def no_member(self, at_s: float) -> None:
         """Record that no group had a member at this time by the clock `now_s`."""
         with self._lock:
-            self._no_member_at_s = at_s
+            self._no_member_s = at_s
 
     def is_resting(self) -> bool:
-        """Return True if no group can have a deadline that a client waits for."""
+        """Return True if no group has had a member since the last request, so that clock records may be
+        rare.
+        """
         with self._lock:
-            return self._no_member_at_s > self._request_at_s
+            return self._no_member_s > self._last_request_s
 
     def records(self) -> int:
+        """Return 1, because without a replica a batch begins at any new record."""
         return 1
 
-    def attests_at_once(self, attested_ms: int) -> bool:
-        """Return True: a deadline may always be due."""
+    def needs_second_round(self, attested_ms: int) -> bool:
+        """Return True, because a deadline may always be due."""
         return True
 
     def wait(self, attested_ms: int) -> None:
-        self._sooner.wait(self._rest_interval_s if self.is_resting() else self._interval_s)
-        self._sooner.clear()
+        self._woken.wait(self._rest_interval_s if self.is_resting() else self._interval_s)
+        self._woken.clear()
 
-    def hurry(self) -> None:
-        self._sooner.set()
+    def wake(self) -> None:
+        self._woken.set()
 
-    def _see_request(self) -> None:
-        was_resting = self._no_member_at_s > self._request_at_s
-        self._request_at_s = self._now_s()
+    def _note_request(self) -> None:
+        """Record that a request has come now, and end a long pause. The caller holds the lock."""
+        was_resting = self._no_member_s > self._last_request_s
+        self._last_request_s = self._now_s()
         if was_resting:
-            self._sooner.set()
+            self._woken.set()
+
+
+Pace = DeadlinePace | MembersPace

@@ -1,7 +1,8 @@
-"""The lease: one coordinator's claim on its topics, taken in an order of steps that makes a takeover safe.
+"""The lease: one coordinator's claim on its topics, made in steps whose order makes a takeover safe.
 
 The order is proven in docs/decisions/0019-a-standby.md: claim, fence, and only then read the plans of an
-earlier owner.
+earlier owner. The fence is a clock record with the new epoch on every partition, at which an earlier owner's
+query fails.
 """
 
 import threading
@@ -40,11 +41,12 @@ from streaming.service.ownership.owner import (
 # runs and a broker answers, because an unreachable broker silences every owner.
 
 
-# The pause after each clock record. With it, a standby reads only a small part of the requests topic.
+# The pause after each clock record of the owner. A standby then continues at the topic's end, so it reads
+# only a small part of the requests topic.
 PAUSE_S = 0.2
 # The time for which one poll waits for a clock record. Claims are read between two polls.
 POLL_S = 0.5
-# A poll that took longer waited for a broker, or this process was stopped. It counts as one poll.
+# A poll that took longer waited for a broker, or this process was suspended. It counts as POLL_S of silence.
 LONG_POLL_S = 2.0
 # An owner that has also lost its brokers gets this much longer to reconnect. Its producer waits up to
 # `ticker.RECONNECT_MAX_MS`, then finds the leader and resends its records.
@@ -54,8 +56,8 @@ RETURN_S = 3.0
 class StandbyThread(BackgroundThread):
     """A thread that runs `lead`, which waits and then takes over.
 
-    `lead` adds the parts that it starts to its stack, which `stop` closes. It returns soon after its event is
-    set. `on_error` is called in the thread if `lead` fails.
+    `lead` gets a stack for the parts that it starts, which `stop` closes, and an event: `lead` returns soon
+    after that is set. `on_error` is called in the thread if `lead` fails.
     """
 
     def __init__(
@@ -64,16 +66,16 @@ class StandbyThread(BackgroundThread):
         super().__init__("standby")
         self._lead = lead
         self._on_error = on_error
-        self._leading = ExitStack()
+        self._started_parts = ExitStack()
 
     def stop(self) -> None:
         """End the wait, or stop the parts that were started after it."""
         super().stop()
-        self._leading.close()
+        self._started_parts.close()
 
     def _run(self) -> None:
         try:
-            self._lead(self._leading, self._stopped)
+            self._lead(self._started_parts, self._stopped)
         except Exception as error:  # noqa: BLE001 - whatever ends a start
             if not self._stopped.is_set():
                 log.error("the standby ends", reason=str(error))
@@ -81,36 +83,38 @@ class StandbyThread(BackgroundThread):
 
 
 class Silence:
-    """The time for which the owner has been silent: the total time of polls that found no record of it."""
+    """The time for which the owner has been silent: the sum of the polls since its last clock record."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.reset()
 
     def reset(self) -> None:
-        """Reset the time, because the owner has appended a record."""
+        """Start again at 0, because the owner has appended a record, or is a new one."""
         self.seconds = 0.0
         self._was_cut_off = False
-        self._polled_s = self._now_s()
+        self._last_poll_s = self._now_s()
 
     def cut_off(self) -> None:
-        """Reset the time, because no broker answered, so the owner could not append a record."""
+        """Start again at 0, because no broker answered, so the owner could not append a record. Until the
+        next `reset`, the owner gets RETURN_S more to reconnect.
+        """
         self.reset()
         self._was_cut_off = True
 
     def add_poll(self) -> None:
         """Add the time of a poll that found no record of the owner."""
         now_s = self._now_s()
-        took_s = now_s - self._polled_s
-        self._polled_s = now_s
+        took_s = now_s - self._last_poll_s
+        self._last_poll_s = now_s
         if took_s > LONG_POLL_S:
-            # The brokers were unreachable.
+            # The brokers may have been unreachable, also for the owner.
             self._was_cut_off = True
             took_s = POLL_S
         self.seconds += took_s
 
     def is_longer_than(self, limit_ms: int) -> bool:
-        """Return True if a running owner would have appended a record by now."""
+        """Return True if the silence exceeds `limit_ms`, plus RETURN_S if brokers were unreachable."""
         return self.seconds >= limit_ms / 1000 + (RETURN_S if self._was_cut_off else 0.0)
 
 
@@ -134,18 +138,19 @@ class Standby:
         self._ownership = ownership
         self._on_reason = on_reason
         self._check = check
-        self._reason = ""
-        self._owner: Claim | None = None
+        self._reported_reason = ""
+        self._owner: Claim | None = None  # the claim that was in force at the last poll
         self._silence = Silence()
 
     def claim_when_silent(
         self, wanted: Claim, stopping: threading.Event, *, take_over: bool, moved: Moved | None = None
     ) -> bool:
-        """Claim the topics as soon as their owner does not run. Return False if `stopping` was set before.
+        """Claim the topics as soon as their owner does not run, and return True. Return False if `stopping`
+        was set before.
 
         The arguments are those of `TopicsOwnership.claim`. Raises NotOwner if the topics belong to another
-        state, because waiting would be useless. An owner that is killed is silent for `silence_ms`. An owner
-        that ends in order releases its claim.
+        state, because waiting would be useless. The wait for an owner that was killed takes `silence_ms`. An
+        owner that ends in order releases its claim, which ends the wait.
         """
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
             self._silence.reset()
@@ -162,6 +167,7 @@ class Standby:
                     with suppress(KafkaError):
                         clock.reconnect()
                         self._ownership.reconnect()
+                # Pause after a record or an error. A poll that found no record has already waited POLL_S.
                 if not self._silence.seconds:
                     stopping.wait(PAUSE_S)
         return False
@@ -179,7 +185,7 @@ class Standby:
         self._owner = owner
         if owner.is_released or is_same_folder(owner, wanted):
             return True
-        if clock.comes_within(POLL_S):
+        if clock.wait_for_record(POLL_S):
             self._silence.reset()
         else:
             self._silence.add_poll()
@@ -192,20 +198,21 @@ class Standby:
         return True
 
     def _try_claim(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
-        """Claim the topics. Return False if another standby was first."""
+        """Claim the topics and return True. Return False if another coordinator was first."""
         wanted = structs.replace(wanted, since_ms=int(time.time() * 1000))
         try:
             self._ownership.claim(wanted, take_over=take_over, moved=moved, silent=self._owner)
         except NotOwner as error:
             if self._ownership.claim_in_force(wanted.requests_topic_id) is None:
-                raise  # a coordinator runs whose claim is no longer on the topic
+                raise  # a coordinator runs although no claim is on the topic, so waiting is useless
             log.info("the topics could not be claimed", reason=str(error))
             return False
         return True
 
     def _report(self, reason: str) -> None:
-        if reason != self._reason:
-            self._reason = reason
+        """Log the reason to wait and pass it on if it has changed."""
+        if reason != self._reported_reason:
+            self._reported_reason = reason
             log.info("standing by", reason=reason)
             self._on_reason(reason)
 
@@ -287,6 +294,7 @@ class Lease:
         self.ownership.close()
 
     def _claim_for(self, checkpoint: Checkpoint, identity: Identity) -> Claim:
+        """Return the claim to make. Its epoch will be above those of all owners in the checkpoint."""
         return claim_of(
             identity,
             self._folder,
@@ -296,6 +304,7 @@ class Lease:
         )
 
     def _begin(self, checkpoint: Checkpoint) -> None:
+        """Fence earlier owners, and only then read the batches that they planned."""
         epoch = self.ownership.epoch
         layout = self._layout
         fence(self._client_config, layout.requests_topic, layout.request_partitions, epoch)

@@ -1,8 +1,7 @@
 """The owner of the topics, by claims on the owner topic. A second coordinator with another folder would
 answer every request a second time and differently. So a coordinator claims the topics before it starts
-anything. Each claim's epoch is one above the last. The claim of the highest epoch is in force, and among
-claims of the same epoch the one appended first. If two coordinators start at the same moment, the log's order
-decides.
+anything. Each claim has a higher epoch than all earlier ones. The claim of the highest epoch is in force. If
+two coordinators make claims of the same epoch, the one appended first is in force.
 
 Clock records carry the epoch of the coordinator that appends them. A query fails on a clock record of a
 higher epoch than its own (`streaming.query.pipeline`), so a coordinator that lost the topics answers no
@@ -87,9 +86,9 @@ def claim_of(
 
 def _folder_id(folder: Path) -> str:
     """Return an identifier of the folder, and of the machine since its last boot."""
-    found = folder.stat()
+    status = folder.stat()
     machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{getnode():x}"
-    return f"{machine}/{found.st_dev}/{found.st_ino}"
+    return f"{machine}/{status.st_dev}/{status.st_ino}"
 
 
 def silence_ms(tick_interval_ms: int) -> int:
@@ -108,20 +107,21 @@ class ClockRecords:
         self._client_config = client_config
         self._partition = TopicPartition(layout.requests_topic, 0)
         self._reader = _reader(client_config)
-        self._is_following = False
+        # True if the next `wait_for_record` continues where the last one ended, without a record.
+        self._continues = False
 
     def is_new_topic(self) -> bool:
         """Return True if the requests topic has never had a record."""
         return not self._reader.ends([self._partition])[self._partition]
 
-    def comes_within(self, timeout_s: float) -> bool:
-        """Wait for a clock record. Return False if none is appended within `timeout_s`.
+    def wait_for_record(self, timeout_s: float) -> bool:
+        """Wait for a clock record and return True. Return False if none is appended within `timeout_s`.
 
         If the last call returned False, records since that call count, too.
         """
-        if not self._is_following:
+        if not self._continues:
             self._reader.start(end=[self._partition])
-        self._is_following = False
+        self._continues = False
         give_up_s = time.monotonic() + timeout_s
         queried_s = time.monotonic()
         while True:
@@ -129,17 +129,17 @@ class ClockRecords:
                 return True
             now_s = time.monotonic()
             if now_s > min(give_up_s, queried_s + _QUERY_S):
-                self._reader.ends([self._partition])
+                self._reader.ends([self._partition])  # raises KafkaError if no broker answers
                 queried_s = time.monotonic()
             if now_s > give_up_s:
-                self._is_following = True
+                self._continues = True
                 return False
 
     def reconnect(self) -> None:
         """Continue with a new connection. Raises KafkaError, and then keeps the old one."""
         reader = _reader(self._client_config)
         self._reader.close()
-        self._reader, self._is_following = reader, False
+        self._reader, self._continues = reader, False
 
     def close(self) -> None:
         """Close the connection."""
@@ -147,9 +147,9 @@ class ClockRecords:
 
 
 class TopicsOwnership(Closeable):
-    """One coordinator's ownership of the topics: `claim` it, then check regularly whether it is `lost`.
+    """One coordinator's ownership of the topics: `claim` them, then call `find_successor` regularly.
 
-    Not safe for threads. All methods except `lost` raise KafkaError if no broker answers.
+    Not safe for threads. All methods except `find_successor` raise KafkaError if no broker answers.
     """
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
@@ -157,15 +157,15 @@ class TopicsOwnership(Closeable):
         self._layout = layout
         self._partition = TopicPartition(layout.owner_topic, 0)
         self._claims = Claims()
-        self._own: Claim | None = None
+        self._own_claim: Claim | None = None  # with its epoch, once `claim` has succeeded
         self._reader = _reader(client_config)
         self._reader.start(beginning=[self._partition])
 
     @property
     def epoch(self) -> int:
         """The epoch of this coordinator's claim."""
-        assert self._own is not None
-        return self._own.epoch
+        assert self._own_claim is not None
+        return self._own_claim.epoch
 
     def claim_in_force(self, requests_topic_id: str) -> Claim | None:
         """Return the claim in force on this requests topic, after reading the owner topic to its end.
@@ -187,25 +187,28 @@ class TopicsOwnership(Closeable):
         """Make this claim and set its epoch. Raises NotOwner.
 
         Topics of another folder are claimed only with `take_over`, and only while no coordinator runs on
-        them. `moved` is the state's origin: the topics of the folder that it came from may be claimed, unless
-        a coordinator ran there after the export. `silent` is a claim whose coordinator is known not to run
-        (`streaming.service.ownership.lease`).
+        them. `moved` is the origin of an imported state: the topics of the folder that it came from may be
+        claimed, unless a coordinator ran there after the export. `silent` is a claim whose coordinator does
+        not run, as a standby has found (`streaming.service.ownership.lease`). Its end is not waited for
+        again.
         """
         claim_in_force = self.claim_in_force(wanted.requests_topic_id)
-        self._check(claim_in_force, wanted, moved, take_over=take_over, silent=silent)
-        before = self._claims.in_force()
-        epoch = max(before.epoch if before else 0, wanted.epoch) + 1
-        self._own = msgspec.structs.replace(wanted, epoch=epoch)
-        self._append({self._own.claim_id: self._own})
+        self._check_claimable(claim_in_force, wanted, moved, take_over=take_over, silent=silent)
+        latest = self._claims.in_force()  # also if it is on a deleted topic of the same name
+        epoch = max(latest.epoch if latest else 0, wanted.epoch) + 1
+        self._own_claim = msgspec.structs.replace(wanted, epoch=epoch)
+        self._append({self._own_claim.claim_id: self._own_claim})
         self._read_to_end()
         winner = self._claims.in_force()
-        if winner is None or winner.claim_id != self._own.claim_id:
-            self._append({self._own.claim_id: None})
-            self._own = None
+        if winner is None or winner.claim_id != self._own_claim.claim_id:
+            self._append({self._own_claim.claim_id: None})
+            self._own_claim = None
             raise NotOwner(f"another coordinator has just claimed the topics: {winner}")
         if claim_in_force and claim_in_force.owner_id != wanted.owner_id:
-            log.warning("topics taken over", before=str(claim_in_force), now=str(self._own))
-        self._append({claim_id: None for claim_id in self._claims.ids() if claim_id != self._own.claim_id})
+            log.warning("topics taken over", before=str(claim_in_force), now=str(self._own_claim))
+        self._append(
+            {claim_id: None for claim_id in self._claims.ids() if claim_id != self._own_claim.claim_id}
+        )
 
     def reconnect(self) -> None:
         """Read the owner topic again with a new connection. Raises KafkaError, and then keeps the old one."""
@@ -218,8 +221,10 @@ class TopicsOwnership(Closeable):
         """Mark the claim as released, because the coordinator has stopped, so that a standby need not wait
         for silence.
         """
-        if self._own is not None and self.confirm_successor() is None:
-            self._append({self._own.claim_id: msgspec.structs.replace(self._own, is_released=True)})
+        if self._own_claim is not None and self.confirm_successor() is None:
+            self._append(
+                {self._own_claim.claim_id: msgspec.structs.replace(self._own_claim, is_released=True)}
+            )
 
     def find_successor(self) -> Claim | None:
         """Return the claim that has replaced this coordinator's, or None. Never waits."""
@@ -240,7 +245,7 @@ class TopicsOwnership(Closeable):
         """Close the connection. The claim stays, because the topics belong to the folder."""
         self._reader.close()
 
-    def _check(
+    def _check_claimable(
         self,
         claim_in_force: Claim | None,
         wanted: Claim,
@@ -249,6 +254,7 @@ class TopicsOwnership(Closeable):
         take_over: bool,
         silent: Claim | None,
     ) -> None:
+        """Raise NotOwner unless the topics may be claimed. The other arguments are those of `claim`."""
         if claim_in_force is None:
             # A running coordinator may have lost the owner topic, or one may have claimed the topics
             # meanwhile.
@@ -273,12 +279,13 @@ class TopicsOwnership(Closeable):
     def _is_running(self, tick_interval_ms: int, *, is_claimed: bool) -> bool:
         """Return True if clock records are being appended. Wait for one."""
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
-            # An owner starts its clock a moment after its claim.
+            # A claimed topic may still be empty, because an owner starts its clock a moment after its claim.
             if not is_claimed and clock.is_new_topic():
                 return False
-            return clock.comes_within(silence_ms(tick_interval_ms) / 1000)
+            return clock.wait_for_record(silence_ms(tick_interval_ms) / 1000)
 
     def _append(self, claims: dict[str, Claim | None]) -> None:
+        """Append claims by their ids, or a tombstone for None, to the owner topic. Raises KafkaError."""
         if not claims:
             return
         records = [
@@ -303,16 +310,20 @@ class TopicsOwnership(Closeable):
 
 def is_same_folder(claim: Claim, other: Claim) -> bool:
     """Return True if both claims are of the same state and of the same folder on the same machine."""
-    ours, theirs = ((it.owner_id, it.host, it.folder, it.place) for it in (claim, other))
-    return ours == theirs
+    state_and_folder = (claim.owner_id, claim.host, claim.folder, claim.place)
+    return state_and_folder == (other.owner_id, other.host, other.folder, other.place)
 
 
 def check_state(claim_in_force: Claim, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:
-    """Raise NotOwner if the topics belong to the state of another folder. See `TopicsOwnership.claim`."""
-    is_moved = moved is not None and claim_in_force.owner_id == moved.from_owner_id
-    if moved is not None and is_moved and claim_in_force.since_ms > moved.exported_at_ms and not take_over:
-        raise NotOwner(f"the old folder was in use after the export: {claim_in_force}. {_EXPORT_AGAIN}")
-    if claim_in_force.owner_id != wanted.owner_id and not is_moved and not take_over:
+    """Raise NotOwner if the topics belong to the state of another folder and may not be claimed for the state
+    of `wanted`. The other arguments are those of `TopicsOwnership.claim`.
+    """
+    if take_over:
+        return
+    if moved is not None and claim_in_force.owner_id == moved.from_owner_id:
+        if claim_in_force.since_ms > moved.exported_at_ms:
+            raise NotOwner(f"the old folder was in use after the export: {claim_in_force}. {_EXPORT_AGAIN}")
+    elif claim_in_force.owner_id != wanted.owner_id:
         raise NotOwner(f"these topics belong to the state of another folder: {claim_in_force}. {_TAKE_OVER}")
 
 

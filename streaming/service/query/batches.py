@@ -1,5 +1,5 @@
-"""The batches of a query: Spark's progress reports, the pin of the last committed batch, and the description
-of a failing batch.
+"""The batches of a query: Spark's progress reports, the record of the last committed batch, and the
+description of a failing batch.
 """
 
 import re
@@ -14,39 +14,37 @@ from checkpoints.spark_logs import planned_ends
 from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.metrics.batch_progress import BatchProgress
 
-# Spark's progress reports of batches, polled instead of listened to (docs/decisions/0005-metrics.md).
-#
-# A poll costs one call into the JVM, and one more for each batch since the last poll. Polls miss no batch
-# unless more than 100 batches pass between two of them, because Spark keeps 100 reports.
-
-
 _decode = msgspec.json.Decoder(BatchProgress).decode
 
 
 class ProgressReader:
-    """A reader of the batches of one run of a query, each once and in order."""
+    """A poller of Spark's progress reports of one run of a query (docs/decisions/0005-metrics.md).
+
+    It returns each batch once and in order, unless more than 100 batches pass between two polls, because
+    Spark keeps 100 reports. A poll costs one call into the JVM, and one more for each batch since the last.
+    """
 
     def __init__(self, query: StreamingQuery) -> None:
         # PySpark's own properties convert all of Spark's reports into Python objects at each call.
-        self._query = query._jsq
-        self._last_id = -1
+        self._java_query = query._jsq
+        self._last_id = -1  # of the last batch that was returned
 
-    def new(self) -> list[BatchProgress]:
+    def new_batches(self) -> list[BatchProgress]:
         """Return the batches since the last call. Raises Py4JError if the JVM has ended."""
-        last = self._query.lastProgress()
-        if last is None:
+        last_report = self._java_query.lastProgress()
+        if last_report is None:
             return []
-        newest = _decode(last.json())
+        newest = _decode(last_report.json())
         if newest.batch_id <= self._last_id or not newest.is_executed:
             return []
-        is_next = newest.batch_id == self._last_id + 1
-        batches = [newest] if is_next else list(self._newest_first())[::-1]
+        has_missed_none = newest.batch_id == self._last_id + 1
+        batches = [newest] if has_missed_none else list(self._newest_first())[::-1]
         self._last_id = newest.batch_id
         return batches
 
     def _newest_first(self) -> Iterator[BatchProgress]:
         """Yield the reports from the newest back to the first that was not returned before."""
-        recent = self._query.recentProgress()
+        recent = self._java_query.recentProgress()
         for i in range(len(recent) - 1, -1, -1):
             progress = _decode(recent[i].json())
             if not progress.is_executed:
@@ -56,15 +54,16 @@ class ProgressReader:
             yield progress
 
 
-# Each pin is synced to the disk, which may also hold the broker's log.
+# The shortest time between two records in the checkpoint. Each is synced to the disk, which may also hold the
+# broker's log.
 INTERVAL_S = 1.0
 # A driver that lost the topics may replace the plans of its successor's first two batches, not of later ones.
 FIRST_BATCHES = 3
 
 
-class CommittedPin:
-    """The pin of a checkpoint's last committed batch. A full disk is not an error, because a later batch will
-    be pinned.
+class CommittedBatchRecorder:
+    """A recorder of the last committed batch and its end offsets in the checkpoint. A full disk is not an
+    error, because a later batch will be recorded.
     """
 
     def __init__(
@@ -73,43 +72,46 @@ class CommittedPin:
         self._checkpoint = checkpoint
         self._topic = topic
         self._now_s = now_s
-        self._batch = -1
-        self._seen: tuple[int, Mapping[int, int]] = (-1, {})
-        self._taken_s = float("-inf")
-        self._count = 0
+        self._recorded_batch = -1
+        self._last_committed: tuple[int, Mapping[int, int]] = (-1, {})  # the last batch, and its end offsets
+        self._recorded_s = float("-inf")
+        self._committed_count = 0
 
-    def pin_often(self, batch: int, ends: Mapping[int, int]) -> None:
-        """Pin a committed batch if it is one of the first, or if no batch was pinned within a second.
+    def record_if_due(self, batch: int, ends: Mapping[int, int]) -> None:
+        """Record a committed batch if it is one of the first after the start, or if none was recorded within
+        INTERVAL_S.
 
-        `ends` are the offsets, by partition, up to which it really read. A driver that lost the topics may
-        since have replaced the plan in the checkpoint (docs/decisions/0019-a-standby.md).
+        `ends` are the offsets, by partition, at which the batch really ended. A driver that lost the topics
+        may since have replaced the plan in the checkpoint (docs/decisions/0019-a-standby.md).
         """
-        self._seen = (batch, ends)
-        self._count += 1
-        if self._count <= FIRST_BATCHES or self._now_s() - self._taken_s >= INTERVAL_S:
-            self.pin(batch)
+        self._last_committed = (batch, ends)
+        self._committed_count += 1
+        if self._committed_count <= FIRST_BATCHES or self._now_s() - self._recorded_s >= INTERVAL_S:
+            self.record(batch)
 
-    def pin(self, batch: int) -> None:
-        """Pin a batch now, or none if it is -1. The offsets are those given to `pin_often`, or else its
-        plan's.
+    def record(self, batch: int) -> None:
+        """Record a batch now, unless `batch` is -1 or already recorded.
+
+        If `record_if_due` was last called with another batch, the offsets are those of the batch's plan.
         """
-        if batch <= self._batch:
+        if batch <= self._recorded_batch:
             return
-        self._taken_s = self._now_s()
+        self._recorded_s = self._now_s()
         try:
-            seen, ends = self._seen
-            self._checkpoint.pin_committed(batch, self._topic, ends if seen == batch else None)
+            last, ends = self._last_committed
+            self._checkpoint.store_committed(batch, self._topic, ends if last == batch else None)
         except FolderNotWritable:
             return
-        self._batch = batch
+        self._recorded_batch = batch
 
 
-# The id of a record, or of a request in a pack, in `streaming.query.handling.OperatorError`.
-_RECORD = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")
+# The id of a record, or of a request in a pack, in the text of a `streaming.query.handling.OperatorError`.
+_RECORD_IN_ERROR = re.compile(r"OperatorError: record (\S+-\d+-\d+(?:#\d+)?) of group")
 
-_LEFT_BEHIND = re.compile(r"record (\S+-\d+-\d+(?:#\d+)?)")
+# The same id in a note of a worker (`streaming.query.operator`).
+_RECORD_IN_NOTE = re.compile(r"record (\S+-\d+-\d+(?:#\d+)?)")
 
-_NAMED_FILES = 5
+_NAMED_FILES_MAX = 5
 
 
 def describe_failing_batch(
@@ -118,12 +120,16 @@ def describe_failing_batch(
     """Return one paragraph for the operator: the batch, its records, the failing one if known, and what to
     do.
 
-    `interrupted` are the requests that workers handled when they died (`streaming.query.operator`).
+    `interrupted` are the notes of workers that have died: what each of them handled then
+    (`streaming.query.operator`).
     """
-    named = _RECORD.search(error) or _LEFT_BEHIND.fullmatch("; ".join(interrupted))
-    if named:
+    # Several notes do not match: it is not known which of them names the record at fault.
+    match = _RECORD_IN_ERROR.search(error) or _RECORD_IN_NOTE.fullmatch("; ".join(interrupted))
+    if match:
+        record_id = match[1]
         remedy = (
-            f"the record at fault is {named[1]}; start with --skip-record {named[1]} to dead-letter it unread"
+            f"the record at fault is {record_id}; start with --skip-record {record_id} to dead-letter it "
+            "unread"
         )
     elif interrupted:
         remedy = f"Python workers died while they handled {', '.join(interrupted)}"
@@ -141,27 +147,28 @@ def describe_damaged_checkpoint(batch: int, damage: Sequence[str], remedy: str) 
 
     `remedy` is what to do if these files are lost.
     """
-    more = f" (and {len(damage) - _NAMED_FILES} more files)" if len(damage) > _NAMED_FILES else ""
+    more = f" (and {len(damage) - _NAMED_FILES_MAX} more files)" if len(damage) > _NAMED_FILES_MAX else ""
     return (
         f"batch {batch} cannot be run because the checkpoint is damaged: "
-        f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or {remedy}"
+        f"{'; '.join(damage[:_NAMED_FILES_MAX])}{more}. Put back these files, or {remedy}"
     )
 
 
 def _describe_records(checkpoint: Checkpoint, batch: int) -> str:
     """Return the offsets of the records that a batch reads, as text for the operator."""
-    end = _offsets(checkpoint, batch)
-    begin = _offsets(checkpoint, batch - 1)
+    ends = _planned_ends(checkpoint, batch)
+    begins = _planned_ends(checkpoint, batch - 1)
     ranges = [
-        f"{topic}[{partition}] {begin.get(topic, {}).get(partition, 0)} to {until - 1}"
-        for topic, partitions in end.items()
-        for partition, until in sorted(partitions.items())
-        if until > begin.get(topic, {}).get(partition, 0)
+        f"{topic}[{partition}] {begins.get(topic, {}).get(partition, 0)} to {end - 1}"
+        for topic, partitions in ends.items()
+        for partition, end in sorted(partitions.items())
+        if end > begins.get(topic, {}).get(partition, 0)
     ]
     return ", ".join(ranges) or "not planned yet"
 
 
-def _offsets(checkpoint: Checkpoint, batch: int) -> dict[str, dict[int, int]]:
+def _planned_ends(checkpoint: Checkpoint, batch: int) -> dict[str, dict[int, int]]:
+    """Return the end offsets of a planned batch, or {} if its plan is missing or damaged."""
     try:
         return planned_ends(checkpoint.files, batch)
     except FolderError:

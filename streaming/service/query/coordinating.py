@@ -1,4 +1,8 @@
-"""The coordinator's query under its supervisor: replica, clock records, and detection of later owners."""
+"""The coordinator's query under its supervisor: replica, clock records, and detection of later owners.
+
+The replica is a second process, which answers requests before the query does. An outage is a span of time in
+which no coordinator answers. All sessions restart at the outage's end.
+"""
 
 import threading
 import time
@@ -26,7 +30,7 @@ from streaming.query.session import Session
 from streaming.replica.log_watch import Loss
 from streaming.service.can_continue import RequestsLost, TopicLost, check_can_continue, report_lost
 from streaming.service.clock.ticker import Ticker
-from streaming.service.outages.outage import Acted, FirstRequest, acted_so_far, end_outage
+from streaming.service.outages.outage import ActedUntil, FirstRequest, end_outage, end_replicas_before
 from streaming.service.ownership.lease import Lease
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.query.supervision import (
@@ -40,17 +44,15 @@ from streaming.service.starts import Options, StartTimes
 from streaming.service.status import StatusBoard
 from streaming.service.topics import LogAndState
 
-# The replica and the outage around each start of the query. The time without a query is an outage, unless
-# the replica has answered meanwhile.
-
 
 class Continuity:
-    """The control of the replica and of the outage around each start of the query.
+    """The control of the replica and of the outage around each start of the query. The time without a query
+    is an outage, unless the replica has answered meanwhile.
 
-    One thread calls it. Any thread may call `end` and `is_settled`. `acted` is the result of
-    `streaming.service.outages.outage.acted_so_far` when the owner took the topics. `replica` is None if this
-    owner runs none. `first_request` ends the outage if gateways are separate processes, and is None if this
-    process's gateway already listens.
+    One thread calls it. Any thread may call `end` and `is_settled`. `acted` has the times up to which earlier
+    coordinators have acted, as `end_replicas_before` returned them when the owner with `owner_epoch` took the
+    topics. `replica` is None if this owner runs none. `first_request` ends the outage if gateways are
+    separate processes, and is None if this process's gateway already listens.
     """
 
     def __init__(
@@ -58,13 +60,13 @@ class Continuity:
         ours: LogAndState,
         replica: Replica | None,
         owner_epoch: int,
-        acted: Acted,
+        acted: ActedUntil,
         first_request: FirstRequest | None = None,
     ) -> None:
         self._ours = ours
         self._replica = replica
         self._owner_epoch = owner_epoch
-        self._acted: Acted | None = acted
+        self._acted: ActedUntil | None = acted  # before the current outage, None outside of outages
         self._first_request = first_request
         self._replica_continues = False
         """True if the replica needs no start, because it already has the outages of the next query."""
@@ -79,6 +81,7 @@ class Continuity:
         assert self._replica is not None
         assert self._acted is not None
         outages = end_outage(self._ours, self._acted)
+        # Without a promotion, the start of the query ends the outage again, at a later time.
         if self._replica.promote(spark, self._ours.checkpoint.record()):
             self._promoted_outages = outages
 
@@ -89,8 +92,8 @@ class Continuity:
         if self._first_request is None:
             return
         on_reason(f"sessions begin with the first request, in {wait_s:.0f} s at the latest")
-        with closing(self._first_request) as first:
-            has_come = first.wait(wait_s, given_up)
+        with closing(self._first_request) as first_request:
+            has_come = first_request.wait(wait_s, given_up)
         log.info("the outage ends", because="a request came" if has_come else "no request came in time")
         self._first_request = None
 
@@ -103,7 +106,9 @@ class Continuity:
         if self._promoted_outages is None and self._replica is not None and self._replica.is_standby:
             self.promote(spark)
         if self._promoted_outages is not None:
-            outages, self._promoted_outages, self._acted = self._promoted_outages, None, None
+            outages = self._promoted_outages
+            self._promoted_outages = None
+            self._acted = None
             self._replica_continues = True
             return outages
         self._replica_continues = self._replica is not None and self._replica.is_answering()
@@ -113,14 +118,15 @@ class Continuity:
         if self._replica is not None:
             self._replica.end()
         if self._acted is None:
-            first = ReplicaId(self._owner_epoch, 1) if self._replica is None else self._replica.next_id()
-            self._acted = acted_so_far(self._ours, first)
+            first_of_owner = ReplicaId(self._owner_epoch, number=1)
+            next_id = first_of_owner if self._replica is None else self._replica.next_id()
+            self._acted = end_replicas_before(self._ours, first=next_id)
         outages = end_outage(self._ours, self._acted)
         self._acted = None
         return outages
 
     def query_started(self, spark: SparkSource, outages: list[KnownOutage], *, checks_clocks: bool) -> None:
-        """Start the replica, because the query with these outages has started, unless the replica continues.
+        """Start the replica after a start of the query with these outages, unless the replica continues.
 
         If `checks_clocks` is False, clock records of later owners are ignored. No replica is then started,
         because nothing in the log could end it.
@@ -130,10 +136,14 @@ class Continuity:
         if checks_clocks:
             self._replica.follow(spark, outages)
         else:
-            self._replica.end_because("clock records of later owners are ignored, and only one can end it")
+            self._replica.end_because(
+                "clock records of later owners are ignored, but only they end a replica"
+            )
 
     def batch_committed(self, ends: dict[int, int], watermark_ms: int) -> None:
-        """Notify the replica that a committed batch has read the requests up to these ends."""
+        """Notify the replica that a committed batch has read the requests before the offsets `ends`, by
+        partition, and fired deadlines up to `watermark_ms`.
+        """
         if self._replica is not None:
             self._replica.committed(ends, watermark_ms)
 
@@ -155,13 +165,14 @@ class Continuity:
 
 
 TICKER_ALARM_AGE_S = 10.0
-# After this time without a broker, a takeover ends an outage, because no heartbeat could arrive.
+# The query is stopped after this time without a broker. Its next start ends an outage, so that no session
+# expires because heartbeats could not arrive.
 CUT_OFF_S = 5.0
 # The longest wait of a stop for the batch with the last early answers.
 SETTLE_MAX_S = 5.0
 # The JVM is replaced after this time without a batch, if it has committed batches before.
 STANDSTILL_S = 60.0
-# A batch that read records before their deletion is committed within this time.
+# A lost record may have been read before its deletion. The batch that read it is committed within this time.
 LOSS_S = 2.0
 
 log = structlog.get_logger()
@@ -212,22 +223,22 @@ class CoordinatorsQuery(SupervisedQuery):
         self._continuity = continuity
         self._ownership = lease.ownership
         self._guard = lease.guard
-        # The epoch above which a clock record is a later owner's. If it is None, clock records are ignored.
+        # The epoch above which a clock record is a later owner's. If it is None, all epochs are accepted.
         self._owner_epoch: int | None = lease.ownership.epoch
         self._times = times
         self._callbacks = callbacks
-        self._polls_without_batch: int | None = None
-        self._loss_since_s: float | None = None
+        self._polls_without_batch: int | None = None  # since a commit, None before the first one of a query
+        self._loss_since_s: float | None = None  # when the replica's current report of a loss began
         log_path = session.log_path  # a string for the log of spark-submit
         self._notes_prefix = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
 
     def settle(self) -> None:
         """End the replica, and wait until the query has handled everything that the replica has answered.
 
-        Views and history then include it, and a new version of this code need not answer again.
+        Views and history then include these answers, and a new version of this code does not repeat them.
         """
         self._continuity.end()
-        self._ticker.pace.hurry()
+        self._ticker.pace.wake()
         self._status.wait_until(
             lambda status: self._continuity.is_settled() or status.phase is not ServicePhase.READY,
             SETTLE_MAX_S,
@@ -248,9 +259,9 @@ class CoordinatorsQuery(SupervisedQuery):
             self._checkpoint.spark_uri,
             replace(self._operator, outages=tuple(outages)),
             self._owner_epoch,
-            self._session.demand,
+            self._session.requirements,
             self._guard,
-            self._options.batches,
+            self._options.batch_start,
         )
         with stopped_on_error(running):
             self._continuity.query_started(
@@ -263,13 +274,13 @@ class CoordinatorsQuery(SupervisedQuery):
     def committed(self, batch: BatchProgress) -> None:
         """Report the batch to the other parts of the service."""
         if batch.rows_dropped:
-            # Requests have no event time, so Spark may not drop any: this request is lost.
+            # Spark may drop only late records, and requests are never late. A dropped request is lost.
             log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
         ends = batch.ends_of(self.source)
         self._ticker.pace.batch_read(ends)
         self._continuity.batch_committed(ends, batch.watermark_ms)
         self._polls_without_batch = 0
-        self._times.first_batch(batch)
+        self._times.batch_committed(batch)
         self._callbacks.on_batch(batch)
 
     def watch(self) -> None:
@@ -278,7 +289,7 @@ class CoordinatorsQuery(SupervisedQuery):
         """
         successor = self._ownership.find_successor()
         if successor is not None:
-            _depose(successor)
+            _raise_not_owner(successor)
         loss = self._continuity.loss()
         if loss is None:
             self._loss_since_s = None
@@ -296,7 +307,7 @@ class CoordinatorsQuery(SupervisedQuery):
         return "no broker answers" if self._ticker.cut_off_s() > CUT_OFF_S else None
 
     def hang(self) -> str | None:
-        """Return a reason if nothing has been committed for STANDSTILL_S although the broker answers.
+        """Return a reason, once, if nothing has been committed for STANDSTILL_S although the broker answers.
 
         There is no limit on a query's first batch, so a batch that always takes longer completes in the next
         JVM.
@@ -317,32 +328,35 @@ class CoordinatorsQuery(SupervisedQuery):
         return alarm, *self._callbacks.alarms()
 
     def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
-        """Raise NotOwner if the query failed because a later owner has claimed the topics. Otherwise return
-        the error.
+        """Raise NotOwner if the query failed because a later owner has claimed the topics. Return the
+        KafkaError if the claims cannot be read, otherwise `error`.
         """
         text = str(error)
-        if not pipeline.has_later_owner(text) and LATER_CLAIM not in text:
+        found_later_clock, found_later_claim = pipeline.has_later_owner(text), LATER_CLAIM in text
+        if not found_later_clock and not found_later_claim:
             return error
         try:
             successor = self._ownership.confirm_successor()
-        except KafkaError as unread:
-            return unread
+        except KafkaError as read_error:
+            return read_error
         if successor is not None:
-            _depose(successor)
-        if LATER_CLAIM in text:
+            _raise_not_owner(successor)
+        if found_later_claim:
             return error  # the claim was withdrawn
-        # Such a record must not end the service, so later queries check only claims.
+        # A clock record without a claim must not end the service, so later queries ignore the epochs of clock
+        # records, and check only claims.
         log.error("a clock record has the epoch of an owner that made no claim; it is not believed")
         self._owner_epoch = None
         return error
 
     def check_can_continue(self) -> None:
-        """Check the ownership, the requests topic and the checkpoint. If the topic is lost, kill the JVM,
-        too.
+        """Check the ownership, the requests topic and the checkpoint.
+
+        If the topic is lost, kill the JVM, too, because Spark would wait for the topic or read a new one.
         """
         successor = self._ownership.confirm_successor()
         if successor is not None:
-            _depose(successor)
+            _raise_not_owner(successor)
         try:
             check_can_continue(self._options.client_config, self._checkpoint)
         except TopicLost:
@@ -356,18 +370,19 @@ class CoordinatorsQuery(SupervisedQuery):
             report_lost(self._ours, self._options.folder, error)
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
-        """Record the failure. Return what workers that died were handling, as far as they noted it.
+        """Record the failure. Return the requests that workers handled when they died.
 
-        Workers note it from the second such failure on.
+        If a worker died at the second or a later failure, the next workers note the request that they handle.
         """
         has_died = WORKER_DIED in error
         interrupted = take_unfinished_notes(self._notes_prefix) if has_died else []
-        notes = has_died and failures >= FAILURES_TO_NAME_THE_BATCH - 1
-        self._operator = replace(self._operator, notes_prefix=self._notes_prefix if notes else None)
+        should_note = has_died and failures >= FAILURES_TO_NAME_THE_BATCH - 1
+        self._operator = replace(self._operator, notes_prefix=self._notes_prefix if should_note else None)
         return interrupted
 
 
-def _depose(successor: Claim) -> NoReturn:
+def _raise_not_owner(successor: Claim) -> NoReturn:
+    """Raise NotOwner because the claim `successor` has replaced this coordinator's."""
     raise NotOwner(
         f"the topics have another owner: {successor}. This coordinator has stopped; it answers no "
         "request that comes after the first clock record of the new owner"

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -38,7 +37,9 @@ from streaming.service.starts import Options, StartTimes, backoff_s
 def starting_spark(
     options: Options, file_manager: str, hold_fd: int, times: StartTimes
 ) -> Iterator[Future[Session]]:
-    """Start Spark in a thread, once its master answers. If the block raises, Spark is stopped again."""
+    """Start Spark in a thread, once its master answers, and yield the future of its session. If the block
+    raises, Spark is stopped again. Spark's JVM inherits `hold_fd`, the descriptor of the folder's lock.
+    """
     given_up = threading.Event()
 
     def start() -> Session:
@@ -76,34 +77,17 @@ class SparkEnded(RuntimeError):
     """Spark has ended and is not started again. The message has the reason and the path of Spark's log."""
 
 
-class RestartableSpark(Protocol):
-    """The part of `streaming.query.session.Session` that a keeper needs."""
-
-    log_path: Path | str
-
-    @property
-    def can_restart(self) -> bool: ...
-
-    def ping(self) -> None: ...
-
-    def has_lost_jvm(self) -> bool: ...
-
-    def kill(self) -> None: ...
-
-    def restart(self) -> None: ...
-
-
 class SparkKeeper:
     """A keeper of one Spark between `start` and `stop`. One thread calls `keep` and `worked`.
 
-    A hung JVM is killed if this process can start another one, or if `has_standby`: the service then ends,
-    and the standby takes over. `pause` waits for a number of seconds, or until `stopping` is set. `on_reason`
-    is called with a sentence before each restart.
+    A hung JVM is killed if this process can start another one, or if `has_standby`, that is, if another
+    process can take over: the service then ends. `pause` waits for a number of seconds, or until `stopping`
+    is set. `on_reason` is called with a sentence before each restart.
     """
 
     def __init__(
         self,
-        spark: RestartableSpark,
+        spark: Session,
         stopping: threading.Event,
         *,
         pause: Callable[[float], object],
@@ -115,8 +99,8 @@ class SparkKeeper:
         self._pause = pause
         self._on_reason = on_reason
         self._kills_hung = spark.can_restart or has_standby
-        self._hung: str | None = None
-        self._restarts = 0  # since Spark last worked
+        self._hang_reason: str | None = None  # why this JVM was killed, if it was
+        self._restarts = 0  # since `worked`
         self._watchdog: Watchdog | None = None
 
     def start(self) -> None:
@@ -134,7 +118,7 @@ class SparkKeeper:
         """Kill a hung JVM, if this process or a standby starts another one. Any thread may call it."""
         if self._kills_hung:
             log.error("the JVM hangs", reason=reason)
-            self._hung = reason
+            self._hang_reason = reason
             self._spark.kill()
 
     def worked(self) -> None:
@@ -142,7 +126,7 @@ class SparkKeeper:
         self._restarts = 0
 
     def keep(self, work: Callable[[], None]) -> None:
-        """Call `work` until it returns, again after each end of Spark, with another JVM.
+        """Call `work` until it returns. After each end of Spark, start another JVM and call `work` again.
 
         An error of `work` is raised if Spark still runs, or after `stopping`. Raises SparkEnded if Spark is
         given up.
@@ -162,15 +146,18 @@ class SparkKeeper:
         return isinstance(error, SparkFailed) or self._spark.has_lost_jvm()
 
     def _reason(self, error: Exception) -> str:
+        """Return why Spark is started again after this error."""
         if isinstance(error, SparkFailed):
             return str(error)
-        end = "Spark's JVM has ended" if self._hung is None else f"{self._hung}, so it was killed"
+        end = (
+            "Spark's JVM has ended" if self._hang_reason is None else f"{self._hang_reason}, so it was killed"
+        )
         return f"{end}; its log is {self._spark.log_path}"
 
     def _restart(self, reason: str) -> None:
         """Start Spark again, in several attempts if necessary. Returns early if `stopping` is set."""
         self.stop()
-        self._hung = None
+        self._hang_reason = None
         while not self._stopping.is_set():
             if not self._spark.can_restart:
                 raise SparkEnded(reason)
@@ -191,22 +178,20 @@ class SparkKeeper:
                 reason = str(error)
 
 
-# The rehearsal: a query that keeps a standby's Spark warm and writes nothing.
-#
-# A JVM's first query takes seconds: Java loads Spark's classes, Python workers start and import this
-# package. A standby does that before it takes over. The rehearsal reads clock records only, so it has no
-# state, and its checkpoint is in the standby's own folder.
-
-
-# Spark ends Python workers that are idle for a minute.
+# The interval of the rehearsal's batches. Spark ends Python workers that are idle for a minute.
 INTERVAL_S = 20
 
 
 class Rehearsal(Startable):
-    """A rehearsal from `start` to `stop`.
+    """A query that keeps a standby's Spark warm from `start` to `stop`, and writes nothing.
+
+    A standby is a coordinator that waits until the owner of the topics ends. A JVM's first query takes
+    seconds: Java loads Spark's classes, Python workers start and import this package. A standby does that
+    before it takes over. The rehearsal reads clock records only, so it has no state. Its checkpoint is in
+    `folder`, the standby's own.
 
     After a failure, a takeover takes longer until `check` has started the rehearsal again. `check` returns
-    soon after `stopping` is set. `folder` is the standby's own.
+    soon after `stopping` is set.
     """
 
     def __init__(
@@ -221,20 +206,22 @@ class Rehearsal(Startable):
         self._client_config = client_config
         self._operator = Operator(layout, (ConfigEpoch(0, CoordinatorConfig()),))
         self._folder = folder / "rehearsal"
-        self._spark = SparkKeeper(session, stopping, pause=stopping.wait, has_standby=True)
-        self._query: StreamingQuery | None = None
-        self._started_s = 0.0
-        self._restarts = 0
+        # A hung JVM may be killed in any case, because this process answers nobody yet.
+        self._keeper = SparkKeeper(session, stopping, pause=stopping.wait, has_standby=True)
+        self._query: StreamingQuery | None = None  # None on a cluster, and if its start failed
+        # The time of the query's start, and the session's restarts until then.
+        self._query_started_s = 0.0
+        self._restarts_at_start = 0
 
     def start(self) -> None:
         """Watch Spark, and start the query."""
-        self._spark.start()
+        self._keeper.start()
         self._start_query()
 
     def _start_query(self) -> None:
         """Start the query, but not on a cluster, whose executors do not reach this folder."""
-        self._started_s = time.monotonic()
-        self._restarts = self._session.restarts
+        self._query_started_s = time.monotonic()
+        self._restarts_at_start = self._session.restarts
         self._query = None
         shutil.rmtree(self._folder, ignore_errors=True)
         if not self._session.is_local:
@@ -262,15 +249,18 @@ class Rehearsal(Startable):
 
         The query ends, for example, because a broker was unreachable.
         """
-        self._spark.keep(self._poll)
+        self._keeper.keep(self._poll)
 
     def _poll(self) -> None:
+        """Start the query again if Spark was restarted, or if the query has ended and INTERVAL_S have passed
+        since its start.
+        """
         self._session.ping()
-        if self._restarts != self._session.restarts:
+        if self._restarts_at_start != self._session.restarts:
             self._start_query()
-        if time.monotonic() - self._started_s < INTERVAL_S:
+        if time.monotonic() - self._query_started_s < INTERVAL_S:
             return
-        self._spark.worked()
+        self._keeper.worked()
         if self._query is None or not self._query.isActive:
             self._start_query()
 
@@ -280,4 +270,4 @@ class Rehearsal(Startable):
             with suppress(PySparkException, Py4JError):
                 self._query.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._spark.stop()
+        self._keeper.stop()

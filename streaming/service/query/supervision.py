@@ -1,7 +1,7 @@
 """The supervisor of a query: it starts the query, and restarts it whenever it ends.
 
 A query ends when the broker is unreachable for long, a batch fails, a disk is full, a Python worker dies
-twice, or Spark's JVM ends (`streaming.service.query.spark_keeper` then starts another one). The next query
+twice, or Spark's JVM ends. `streaming.service.query.spark_keeper` then starts another JVM. The next query
 starts from the checkpoint after a pause that grows. The batch that was running runs again and gives the same
 output.
 """
@@ -30,7 +30,7 @@ from streaming.query.session import Session
 from streaming.service.can_continue import CannotContinue
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.query.batches import (
-    CommittedPin,
+    CommittedBatchRecorder,
     ProgressReader,
     describe_damaged_checkpoint,
     describe_failing_batch,
@@ -61,9 +61,10 @@ class SupervisedQuery(ABC):
 
     @abstractmethod
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
-        """Start the query from its checkpoint. Returns None if `stopping` is set before it can start.
+        """Start the query from its checkpoint. Return None if `stopping` is set before it can start.
 
-        PySparkException, KafkaError and FolderNotWritable are retried. Any other error ends the service.
+        After a PySparkException, KafkaError or FolderNotWritable, the supervisor calls this method again
+        later. Any other error ends the service.
         """
 
     @abstractmethod
@@ -72,12 +73,10 @@ class SupervisedQuery(ABC):
 
     @abstractmethod
     def watch(self) -> None:
-        """Raise an error if the query has to end. Called every `POLL_S` while it runs. An error stops the
-        query.
-        """
+        """Raise an error if the query has to end, which then stops. Called every `POLL_S` while it runs."""
 
     def obstacle(self) -> str | None:
-        """Return why no query should run now, or None if it should."""
+        """Return why no query should run now, or None if one should."""
         return None
 
     def hang(self) -> str | None:
@@ -105,9 +104,9 @@ class SupervisedQuery(ABC):
         return
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
-        """Record that a batch has failed, now for the `failures`th time in a row.
+        """Record that a batch has failed with this error text, now for the `failures`th time in a row.
 
-        Return the records that workers handled when they died.
+        Return the notes of workers that have died: what each of them handled then.
         """
         return ()
 
@@ -115,7 +114,7 @@ class SupervisedQuery(ABC):
 class Supervisor(BackgroundThread):
     """A thread that keeps one query running until `stop`.
 
-    `on_end` is called at most once, in that thread, when the query can run no more: with the reason and the
+    `on_end` is called at most once, in that thread, when the query can run no more, with the reason and the
     error. The status is STOPPED then.
     """
 
@@ -133,9 +132,9 @@ class Supervisor(BackgroundThread):
         self._status = status
         self._session = session
         self._on_end = on_end
-        self._committed_pin = CommittedPin(checkpoint, query.source)
-        self._disk_alarm: str | None = None
-        self._spark = SparkKeeper(
+        self._committed_recorder = CommittedBatchRecorder(checkpoint, query.source)
+        self._disk_alarm: str | None = None  # the last result of `_check_disk`
+        self._spark_keeper = SparkKeeper(
             session,
             self._stopped,
             pause=self._pause_for_spark,
@@ -144,17 +143,18 @@ class Supervisor(BackgroundThread):
         )
 
     def start(self) -> None:
-        self._spark.start()
+        self._spark_keeper.start()
         super().start()
 
     def stop(self) -> None:
         """End the query and the thread. The batch that was running runs again at the next start."""
         super().stop()
-        self._spark.stop()
+        self._spark_keeper.stop()
 
     def _run(self) -> None:
+        """Keep the query running until stopped. After an error that ends the service, report it."""
         try:
-            self._spark.keep(self._keep_running)
+            self._spark_keeper.keep(self._keep_running)
         except Exception as error:
             if self._stopped.is_set():
                 return
@@ -176,7 +176,7 @@ class Supervisor(BackgroundThread):
         failures, failed_batch = 0, -1
         while not self._stopped.is_set():
             error = self._run_query()
-            self._committed_pin.pin(self._checkpoint.last_batch("commits"))
+            self._committed_recorder.record(self._checkpoint.last_batch("commits"))
             if error is None or self._stopped.is_set() or self._wait_if_disk_full(first_line(error)):
                 continue
             self._session.check_running()
@@ -213,7 +213,7 @@ class Supervisor(BackgroundThread):
                 return None
             with stopped_on_error(running):
                 return self._follow(running)
-        except Py4JJavaError as error:  # what pyspark does not know, such as Java's IOException
+        except Py4JJavaError as error:  # an error that pyspark does not convert, such as Java's IOException
             return PySparkException(error.java_exception.toString())
         except PySparkException as error:
             return self._query.cause_of(error)
@@ -221,16 +221,18 @@ class Supervisor(BackgroundThread):
             return error
 
     def _follow(self, running: StreamingQuery) -> PySparkException | None:
-        """Watch a query until it ends by itself, an obstacle appears, or the service stops."""
+        """Watch a query until it ends by itself, an obstacle has come and gone, or the service stops. Return
+        an error only in the first case. In the others the query is stopped.
+        """
         log.info("query started", run_id=running.runId)
         progress = ProgressReader(running)
         while not self._stopped.is_set():
             if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
                 return PySparkException("the query ended by itself")
-            for batch in progress.new():
+            for batch in progress.new_batches():
                 self._handle_committed(batch)
             if hang := self._query.hang():
-                self._spark.kill_hung(hang)
+                self._spark_keeper.kill_hung(hang)
             self._set_alarms()
             if obstacle := self._query.obstacle():
                 self._wait_without_query(obstacle, running)
@@ -240,11 +242,12 @@ class Supervisor(BackgroundThread):
         return None
 
     def _handle_committed(self, batch: BatchProgress) -> None:
+        """Pass a committed batch to the query and to all that records or reports it."""
         ends = batch.ends_of(self._query.source)
-        self._spark.worked()
+        self._spark_keeper.worked()
         self._query.committed(batch)
         self._status.batch_committed(batch.batch_id)
-        self._committed_pin.pin_often(batch.batch_id, ends)
+        self._committed_recorder.record_if_due(batch.batch_id, ends)
 
     def _wait_without_query(self, obstacle: str, running: StreamingQuery) -> None:
         """End the query, and wait until there is no obstacle, or the service stops."""
@@ -253,8 +256,8 @@ class Supervisor(BackgroundThread):
         self._check_disk()  # a full disk may have ended the broker
         self._set_alarms()
         with ThreadPoolExecutor(1) as pool:
-            # It returns when the broker answers, or after minutes when Kafka's clients give up. No batch
-            # begins meanwhile, because it would fire the deadlines of the time without a broker.
+            # `stop` returns when the broker answers, or after minutes when Kafka's clients give up. No batch
+            # may begin meanwhile, because it would fire the deadlines of the time without a broker.
             stopped = pool.submit(running.stop)
             self._check_can_continue()  # the topic may be what is missing
             stopped.result()
@@ -270,26 +273,30 @@ class Supervisor(BackgroundThread):
         self._disk_alarm = None
 
     def _wait_if_disk_full(self, error: str) -> bool:
-        """If a disk is full, raise an alarm, wait for space, and return True."""
-        full = self._check_disk()
-        if full is None:
+        """If a disk is full, raise an alarm, wait for space, and return True. Otherwise return False."""
+        full_disk = self._check_disk()
+        if full_disk is None:
             return False
         # This is no failure of the batch, which runs again when there is space.
-        log.error("query stopped until there is space", reason=full, error=error)
-        self._status.enter(ServicePhase.RESTARTING, full, batch_id=self._checkpoint.last_batch("commits"))
-        while full is not None and not self._stopped.is_set():
+        log.error("query stopped until there is space", reason=full_disk, error=error)
+        self._status.enter(
+            ServicePhase.RESTARTING, full_disk, batch_id=self._checkpoint.last_batch("commits")
+        )
+        while full_disk is not None and not self._stopped.is_set():
             self._pause(SPACE_POLL_S)
-            full = self._check_disk()
-        log.info("there is space again" if full is None else "stopped while a disk is full")
+            full_disk = self._check_disk()
+        log.info("there is space again" if full_disk is None else "stopped while a disk is full")
         return True
 
     def _check_disk(self) -> str | None:
+        """Return a sentence if a disk of the checkpoint or of Spark is full, else None."""
         self._disk_alarm = describe_full_disk(
-            filter(None, (self._checkpoint.files.local, self._session.local_dir))
+            filter(None, (self._checkpoint.files.local_path, self._session.local_dir))
         )
         return self._disk_alarm
 
     def _pause(self, pause_s: float) -> None:
+        """Wait for this time, or until stopped, and keep the alarms up to date."""
         end_s = time.monotonic() + pause_s
         while time.monotonic() < end_s and not self._stopped.wait(POLL_S):
             self._set_alarms()
@@ -302,13 +309,15 @@ class Supervisor(BackgroundThread):
         self._status.set_alarm("; ".join(filter(None, (self._disk_alarm, *self._query.alarms()))) or None)
 
     def _report_failure(self, error: Exception, batch: int, failures: int, pause_s: float) -> None:
+        """Log the failure of a batch, and describe it in the status, after several in more detail."""
         phase = ServicePhase.RESTARTING
         reason = f"batch {batch} failed, attempt {failures}: {first_line(error)}"
-        what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan is of no use here
-        interrupted = self._query.failed(what, failures)
+        # The query's plan follows, which is of no use here.
+        text, _, _ = str(error).partition("\n=== Streaming Query ===")
+        interrupted = self._query.failed(text, failures)
         if failures >= FAILURES_TO_NAME_THE_BATCH:
             phase = ServicePhase.FAILING
-            reason = describe_failing_batch(self._checkpoint, batch, failures, what, interrupted)
+            reason = describe_failing_batch(self._checkpoint, batch, failures, text, interrupted)
         self._status.enter(phase, reason, batch_id=batch - 1)
         log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
 

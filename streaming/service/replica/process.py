@@ -1,4 +1,6 @@
-"""The service's handle of a replica process."""
+"""The service's handle of a replica process, which answers requests before the query does. The process starts
+from a seed: the state after a committed batch.
+"""
 
 import subprocess
 import sys
@@ -39,11 +41,11 @@ _END_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaListener:
-    """The functions that a replica's messages call, in the thread of `ReplicaProcess.follow`.
+    """The callbacks for a replica's messages, called in the thread of `ReplicaProcess.follow`.
 
     `on_pending` gets a record that the query will write to the transactions topic with its next batch,
-    `on_deadline` the time in ms of the next deadline. `on_batch_wanted` is called if the query has more to
-    write than answers.
+    `on_deadline` the time in ms of the next deadline. `on_batch_wanted` is called when a batch has to begin,
+    because the query has to write other records than answers.
     """
 
     on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None
@@ -52,15 +54,15 @@ class ReplicaListener:
 
 
 class ReplicaProcess:
-    """The process of a running replica. `follow` reads its reports in the caller's thread. Other methods are
-    thread-safe.
+    """The process of a running replica. `follow` reads its reports in the caller's thread: `report` is then
+    the last one, which came at `reported_s`. Other methods are thread-safe.
     """
 
     def __init__(self, start: StartReplica, listener: ReplicaListener | None = None) -> None:
         self._listener = listener or ReplicaListener()
         self.report = ReplicaReport(phase=ReplicaPhase.SEEDING, reason="its process starts")
         self.reported_s = time.monotonic()
-        self._seed = Path(start.seed)
+        self._seed_file = Path(start.seed)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "streaming.replica"],
             stdin=subprocess.PIPE,
@@ -71,20 +73,21 @@ class ReplicaProcess:
         self.send(start)
 
     def follow(self) -> str:
-        """Read the reports of the process until it ends. Return the reason."""
+        """Read the reports of the process until it ends. Return the reason of its end."""
         assert self._process.stdout is not None
         for text in self._process.stdout:
             with suppress(msgspec.DecodeError):  # the last line of a process that was killed may be cut
-                self._take(decode_report(text))
+                self._handle(decode_report(text))
         code = self._process.wait()
         self._process.stdout.close()
-        self._hang_up()
-        self._seed.unlink(missing_ok=True)
+        self._close_stdin()
+        self._seed_file.unlink(missing_ok=True)  # the process may have ended before it read the seed
         if self.report.phase is ReplicaPhase.ENDED and self.report.reason:
             return self.report.reason
         return f"its process ended with {code}"
 
-    def _take(self, message: FromReplica) -> None:
+    def _handle(self, message: FromReplica) -> None:
+        """Store a report, or pass another message of the process to the listener."""
         match message:
             case ReplicaReport():
                 self.report, self.reported_s = message, time.monotonic()
@@ -99,23 +102,23 @@ class ReplicaProcess:
     def send(self, message: StartReplica | BatchCommitted | PromoteReplica) -> None:
         """Send a message to the replica. It is lost if the process has ended."""
         assert self._process.stdin is not None
-        with suppress(OSError, ValueError):  # `follow` notices its end
+        with suppress(OSError, ValueError):  # `follow` notices the end of the process
             self._process.stdin.write(encode_line(message))
             self._process.stdin.flush()
 
     def end(self) -> None:
         """End the process, which sends a last report if it can."""
-        self._hang_up()
+        self._close_stdin()
         try:
             self._process.wait(_END_GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def _hang_up(self) -> None:
+    def _close_stdin(self) -> None:
         """Close the replica's standard input, which ends the replica."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # it may have ended without reading everything
+        with suppress(OSError):  # the process may have ended before it read everything
             self._process.stdin.close()
 
 
@@ -126,16 +129,17 @@ def make_seed(
     epochs: list[Epoch],
     outages: list[KnownOutage],
 ) -> ReplicaSeed:
-    """Read the state after the newest committed batch, while the query may continue.
+    """Return a seed with the state after the newest committed batch, or an empty state if there is none. The
+    query may continue meanwhile.
 
-    Raises PySparkException or FileNotFoundError if Spark removes the batch meanwhile. Raises FolderError and
-    KafkaError.
+    Raises PySparkException or FileNotFoundError if Spark removes that batch's state meanwhile. Raises
+    FolderError and KafkaError.
     """
     if not epochs:
         raise FolderError(f"{checkpoint} has no configuration yet")
     identity = checkpoint.identity()
     batch = max(retained_batches(checkpoint), default=-1)
-    rows = [] if batch < 0 else [*read_state(spark, checkpoint.spark_uri, batch)]
+    rows = list(read_state(spark, checkpoint.spark_uri, batch)) if batch >= 0 else []
     ends = dict(checkpoint.planned_ends(batch, identity.requests_topic))
     if not ends:
         ends = _beginnings(client_config, identity.requests_topic, identity.request_partitions)
@@ -150,6 +154,7 @@ def make_seed(
 
 
 def _beginnings(client_config: ClientConfig, topic: str, partitions: int) -> dict[int, int]:
+    """Return the offset of the first record of each partition, by its number."""
     with TopicReader(client_config) as reader:
-        found = reader.beginnings([TopicPartition(topic, number) for number in range(partitions)])
-        return {partition.partition: offset for partition, offset in found.items()}
+        beginnings = reader.beginnings([TopicPartition(topic, number) for number in range(partitions)])
+        return {partition.partition: offset for partition, offset in beginnings.items()}

@@ -1,6 +1,9 @@
-"""The open tasks of share groups, by the groups' views, and the work that is due for them. No IO, no clock. A
-task is open while a view shows it. It is carried out, and if it stays open, again after a pause that doubles
-(row SP10). Nothing survives a restart. All times are of a monotonic clock.
+"""The open tasks of share groups, and the work that is due. No IO, no clock.
+
+A task is to initialize or delete the state of some of a group's partitions at the cluster's share
+coordinators. It is open while the group's view, its latest record on the groups topic, shows it. An open task
+is carried out, and again after a pause that doubles (row SP10). Nothing survives a restart. All times are of
+a monotonic clock.
 """
 
 from collections import Counter
@@ -22,7 +25,7 @@ from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTa
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 300.0
 # After this time the outcomes so far are appended, even if other partitions have none.
-PART_AFTER_S = 60.0
+PARTIAL_REPORT_AFTER_S = 60.0
 # A partition without an outcome is tried again after a back-off, which doubles. Creating the state topic
 # takes half a second.
 FIRST_BACKOFF_S = 0.2
@@ -31,7 +34,7 @@ LONGEST_BACKOFF_S = 30.0
 UNCERTAIN_S = 10.0
 # The maximum number of partitions carried out at once, so that new tasks do not wait long for those of a
 # large group.
-AT_ONCE = 5_000
+PARTITIONS_AT_ONCE = 5_000
 # The maximum number of partitions in one record, with about 130 bytes each.
 PARTITIONS_PER_RECORD = 2_000
 # A task that is open for longer raises an alarm.
@@ -47,23 +50,23 @@ LOST = "lost"
 
 @dataclass(slots=True)
 class TaskCounts:
-    """The work done since the start, counted in partitions and in tasks.
+    """The work done since the start."""
 
-    `refused` is True if the brokers' last answer denied CLUSTER_ACTION to the principal. `failures` are by
-    error code, or by LOST for requests without an answer.
-    """
-
+    # Numbers of partitions. Adopted ones had a state with a higher epoch, which the group then uses.
     initialized: int = 0
     adopted: int = 0
     deleted: int = 0
+    # The number of failed attempts for a partition, by error code, or by LOST if no answer came.
     failures: Counter[str] = field(default_factory=Counter)
+    # The number of reports with a success, and the sum of the times since their tasks were created.
     reported_tasks: int = 0
     reported_ms: int = 0
-    refused: bool = False
+    refused: bool = False  # the brokers' last answer denied CLUSTER_ACTION to the principal
 
     def failed(self, error_code: int) -> None:
-        """Count a partition that was not changed."""
-        self.failures[str(error_code) if error_code else LOST] += 1
+        """Count a failed attempt for a partition. `error_code` is 0 if no answer came."""
+        has_answer = error_code != 0
+        self.failures[str(error_code) if has_answer else LOST] += 1
 
 
 class _Share(Struct, frozen=True):
@@ -88,32 +91,35 @@ _group_record = msgspec.json.Decoder(_GroupRecord)
 
 
 @dataclass(slots=True)
-class _Wait:
-    """A partition without an outcome yet."""
+class _Attempts:
+    """The attempts for a partition that has no outcome yet."""
 
-    tries: int = 0
-    error_code: int = 0  # the last error
-    due_s: float = 0.0
+    count: int = 0
+    error_code: int = 0  # of the last attempt, 0 if no answer came
+    due_s: float = 0.0  # when the next attempt is due
 
 
 @dataclass(slots=True)
 class _Task:
-    """An open task. It starts at `due_s`, and `began_s` is None until then."""
+    """An open task of a group. It is carried out once for each time that it begins."""
 
     group_id: str
-    asked_at_ms: int
+    asked_at_ms: int  # when the group created it
     is_deletion: bool
-    due_s: float
+    due_s: float  # when it begins, or begins again
+    # As the group's view shows the task.
     items: dict[SharePartition, PartitionTask] = field(default_factory=dict)
-    shown: dict[SharePartition, int] = field(default_factory=dict)  # error codes in the view
-    began_s: float | None = None
-    pause_s: float = FIRST_PAUSE_S
-    ended: dict[SharePartition, ShareStatePartition] = field(default_factory=dict)
-    waits: dict[SharePartition, _Wait] = field(default_factory=dict)
+    shown_errors: dict[SharePartition, int] = field(default_factory=dict)  # error codes
+    began_s: float | None = None  # None while it waits for `due_s`
+    pause_s: float = FIRST_PAUSE_S  # until it begins again after the next report
+    # Since it began. `refused` are partitions for which the brokers denied the permission.
+    outcomes: dict[SharePartition, ShareStatePartition] = field(default_factory=dict)
+    attempts: dict[SharePartition, _Attempts] = field(default_factory=dict)
     refused: set[SharePartition] = field(default_factory=set)
 
-    def is_undone(self, key: SharePartition) -> bool:
-        return key not in self.ended and key not in self.refused
+    def is_pending(self, key: SharePartition) -> bool:
+        """Return True if the partition has no outcome yet and was not refused."""
+        return key not in self.outcomes and key not in self.refused
 
 
 class TaskReport(Struct, frozen=True):
@@ -134,8 +140,8 @@ class OpenTasks:
     def __init__(self, counts: TaskCounts, uncertain: dict[SharePartition, float]) -> None:
         self._counts = counts
         self._uncertain = uncertain
-        self._groups: dict[str, list[str]] = {}
-        self._tasks: dict[str, _Task] = {}  # the oldest first
+        self._tasks_by_group: dict[str, list[str]] = {}  # names of tasks
+        self._tasks: dict[str, _Task] = {}  # by name, the oldest first
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
@@ -145,39 +151,41 @@ class OpenTasks:
         `kafka_why.contract.codec.UNREADABLE`.
         """
         group_id = (key or b"").decode()
-        shown = _tasks_in(value)
-        before = self._groups.pop(group_id, ())
-        names = [task.task for task in shown]
-        for name in before:
+        shown_tasks = _tasks_in(value)
+        names = [shown.task for shown in shown_tasks]
+        for name in self._tasks_by_group.pop(group_id, ()):
             if name not in names:
                 del self._tasks[name]
         if names:
-            self._groups[group_id] = names
-        for one in shown:
-            task = self._tasks.get(one.task)
+            self._tasks_by_group[group_id] = names
+        for shown in shown_tasks:
+            task = self._tasks.get(shown.task)
             if task is None:
-                is_deletion = one.kind == "delete"
-                task = self._tasks[one.task] = _Task(group_id, one.asked_at_ms, is_deletion, due_s)
-            self._update(task, one)
+                is_deletion = shown.kind == "delete"
+                task = self._tasks[shown.task] = _Task(group_id, shown.asked_at_ms, is_deletion, due_s)
+            self._update_partitions(task, shown)
 
-    def _update(self, task: _Task, shown: ShareTask) -> None:
-        task.items, task.shown = {}, {}
+    def _update_partitions(self, task: _Task, shown: ShareTask) -> None:
+        """Set the task's partitions to those that the view shows, and drop the results of all others."""
+        task.items, task.shown_errors = {}, {}
         for topic in shown.topics:
-            for item in _items(task.group_id, shown, topic):
+            for item in _partition_tasks(task.group_id, shown, topic):
                 task.items[item.key] = item
-                task.shown[item.key] = topic.error_code
-        for of_partitions in (task.ended, task.waits):
-            for key in of_partitions.keys() - task.items.keys():
-                del of_partitions[key]
+                task.shown_errors[item.key] = topic.error_code
+        for by_partition in (task.outcomes, task.attempts):
+            for key in by_partition.keys() - task.items.keys():
+                del by_partition[key]
         task.refused &= task.items.keys()
 
     @property
     def is_working(self) -> bool:
-        """Return True if a task is being carried out, so that something is due soon."""
+        """Return True if a task is being carried out."""
         return any(task.began_s is not None for task in self._tasks.values())
 
     def due(self, now_s: float) -> list[PartitionTask]:
-        """Return the distinct partition tasks that are due now."""
+        """Start the tasks that are due, and return their due partitions, each once. The maximum is
+        PARTITIONS_AT_ONCE.
+        """
         for key in [key for key, until_s in self._uncertain.items() if until_s <= now_s]:
             del self._uncertain[key]
         due: dict[SharePartition, PartitionTask] = {}
@@ -187,15 +195,15 @@ class OpenTasks:
             if task.began_s is None:
                 task.began_s = now_s
             for key, item in task.items.items():
-                if len(due) == AT_ONCE:
+                if len(due) == PARTITIONS_AT_ONCE:
                     return list(due.values())
-                if key not in due and task.is_undone(key) and self._due_s(task, key) <= now_s:
+                if key not in due and task.is_pending(key) and self._due_s(task, key) <= now_s:
                     due[key] = item
         return list(due.values())
 
     def _due_s(self, task: _Task, key: SharePartition) -> float:
-        wait = task.waits.get(key)
-        return max(0.0 if wait is None else wait.due_s, self._uncertain.get(key, 0.0))
+        attempts = task.attempts.get(key)
+        return max(0.0 if attempts is None else attempts.due_s, self._uncertain.get(key, 0.0))
 
     def apply_results(self, items: Sequence[PartitionTask], results: Results, now_s: float) -> None:
         """Apply the results of these items. An item without a result stays due."""
@@ -206,59 +214,62 @@ class OpenTasks:
             if isinstance(result, NoOutcome):
                 self._try_again(task, item.key, result, now_s)
             else:
-                task.ended[item.key] = result
+                task.outcomes[item.key] = result
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):
                     self._counts.failed(result.error_code)
 
     def _try_again(self, task: _Task, key: SharePartition, result: NoOutcome, now_s: float) -> None:
+        """Schedule another attempt for a partition, unless the brokers have denied the permission."""
         self._counts.failed(result.error_code)
         if result.is_uncertain:
             self._uncertain[key] = now_s + UNCERTAIN_S
         if result.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             task.refused.add(key)
             return
-        wait = task.waits.setdefault(key, _Wait())
-        wait.due_s = now_s + min(FIRST_BACKOFF_S * 2**wait.tries, LONGEST_BACKOFF_S)
-        wait.tries += 1
-        wait.error_code = result.error_code
+        attempts = task.attempts.setdefault(key, _Attempts())
+        attempts.due_s = now_s + min(FIRST_BACKOFF_S * 2**attempts.count, LONGEST_BACKOFF_S)
+        attempts.count += 1
+        attempts.error_code = result.error_code
 
     def reports(self, now_s: float) -> Iterator[TaskReport]:
-        """Yield a report of each task whose partitions all have an outcome, or that began PART_AFTER_S ago.
-
-        The latter has the outcomes so far. The caller has to call `reported` after each report.
+        """Yield a report of each task whose partitions all have an outcome, and a report of the outcomes so
+        far of each task that began PARTIAL_REPORT_AFTER_S ago. The caller has to call `reported` after each.
         """
         for name, task in list(self._tasks.items()):
             if task.began_s is None:
                 continue
-            is_done = not any(map(task.is_undone, task.items))
-            if is_done or now_s - task.began_s >= PART_AFTER_S:
-                outcomes = [*task.ended.values(), *_errors(task)]
+            is_done = not any(map(task.is_pending, task.items))
+            if is_done or now_s - task.began_s >= PARTIAL_REPORT_AFTER_S:
+                outcomes = [*task.outcomes.values(), *_errors(task)]
                 yield TaskReport(name, list(_records(name, task.group_id, outcomes)))
 
     def reported(self, report: TaskReport, now_s: float, now_ms: int) -> None:
-        """Record that the report is in the log. `now_ms` is of the wall clock.
+        """Record that the report is in the log: count the outcomes, and discard them. `now_ms` is of the wall
+        clock.
 
-        If the task stays open, it is carried out again after its pause.
+        If a view still shows the task, it is carried out again after its pause.
         """
         task = self._tasks[report.task]
-        done = [one for one in task.ended.values() if one.error_code != ErrorCode.FENCED_STATE_EPOCH]
-        good = sum(one.error_code == ErrorCode.NONE for one in done)
-        counts, adopted = self._counts, len(task.ended) - len(done)
+        # A fenced partition has a state already. The group adopts it.
+        outcomes = task.outcomes.values()
+        unfenced = [outcome for outcome in outcomes if outcome.error_code != ErrorCode.FENCED_STATE_EPOCH]
+        succeeded = sum(outcome.error_code == ErrorCode.NONE for outcome in unfenced)
+        counts, adopted = self._counts, len(task.outcomes) - len(unfenced)
         if task.is_deletion:
-            counts.deleted += good
+            counts.deleted += succeeded
         else:
-            counts.initialized += good
+            counts.initialized += succeeded
         counts.adopted += adopted
-        if good or adopted:
+        if succeeded or adopted:
             counts.reported_tasks += 1
             counts.reported_ms += max(0, now_ms - task.asked_at_ms)
         counts.refused = counts.refused or bool(task.refused)
         task.began_s, task.due_s = None, now_s + task.pause_s
         task.pause_s = min(2 * task.pause_s, LONGEST_PAUSE_S)
-        task.ended, task.waits, task.refused = {}, {}, set()
+        task.outcomes, task.attempts, task.refused = {}, {}, set()
 
-    def hurry(self, now_s: float) -> None:
-        """Make all resting tasks due now."""
+    def make_all_due(self, now_s: float) -> None:
+        """Make the tasks that wait for their pause due now."""
         for task in self._tasks.values():
             task.due_s = min(task.due_s, now_s)
 
@@ -276,20 +287,21 @@ class OpenTasks:
                 f"for {oldest_age_ms // 60_000} minutes, of group {oldest.group_id!r}"
             )
         return ShareStateSummary(
-            len(tasks),
-            sum(len(task.items) for task in tasks),
-            oldest_age_ms,
-            counts.initialized,
-            counts.adopted,
-            counts.deleted,
-            tuple(sorted(counts.failures.items())),
-            counts.reported_tasks,
-            counts.reported_ms,
-            alarm,
+            tasks=len(tasks),
+            partitions=sum(len(task.items) for task in tasks),
+            oldest_age_ms=oldest_age_ms,
+            initialized=counts.initialized,
+            adopted=counts.adopted,
+            deleted=counts.deleted,
+            failures=tuple(sorted(counts.failures.items())),
+            reported_tasks=counts.reported_tasks,
+            reported_ms=counts.reported_ms,
+            alarm=alarm,
         )
 
 
 def _tasks_in(value: bytes | None) -> list[ShareTask]:
+    """Return the tasks that a view shows, none for a tombstone."""
     if value is None or b'"tasks"' not in value:
         # Views without share state are not decoded.
         return []
@@ -299,7 +311,8 @@ def _tasks_in(value: bytes | None) -> list[ShareTask]:
     return [] if tasks is UNSET else tasks
 
 
-def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterator[PartitionTask]:
+def _partition_tasks(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterator[PartitionTask]:
+    """Yield the task for each of these partitions of a topic."""
     topic_id = UUID(topic.topic_id)
     for number in topic.partitions:
         yield PartitionTask(
@@ -314,10 +327,11 @@ def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterat
 
 
 def _errors(task: _Task) -> Iterable[ShareStatePartition]:
-    """Yield the last error of each partition without an outcome, unless the view already shows it."""
-    for key, wait in task.waits.items():
-        if wait.error_code in RETRIABLE and wait.error_code != task.shown[key] and task.is_undone(key):
-            yield ShareStatePartition(key.topic_id, key.partition, wait.error_code)
+    """Yield each retriable last error of a partition without an outcome, unless the view already shows it."""
+    for key, attempts in task.attempts.items():
+        error_code = attempts.error_code
+        if error_code in RETRIABLE and error_code != task.shown_errors[key] and task.is_pending(key):
+            yield ShareStatePartition(key.topic_id, key.partition, error_code)
 
 
 def _records(

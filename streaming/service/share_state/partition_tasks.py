@@ -30,17 +30,16 @@ class SharePartition(NamedTuple):
 
 
 class PartitionTask(NamedTuple):
-    """The task for one partition. `state_epoch` and `start_offset` are for an initialization. If
-    `is_altered`, an administrator has set the start offset.
-    """
+    """A task for one partition: the initialization or the deletion of its state."""
 
-    task: str
+    task: str  # the name of the group's task that this is a part of
     key: SharePartition
     topic_name: str
     is_deletion: bool
+    # Only of an initialization:
     state_epoch: int = 0
     start_offset: int = 0
-    is_altered: bool = False
+    is_altered: bool = False  # an administrator has set the start offset
 
 
 class RecordedState(NamedTuple):
@@ -52,14 +51,10 @@ class RecordedState(NamedTuple):
 
 
 class NoOutcome(NamedTuple):
-    """The result of a partition that has no outcome yet.
+    """The result of an attempt for a partition that has no outcome yet, so that another attempt follows."""
 
-    `error_code` is the reason, or 0 for a lost connection. If `is_uncertain`, a change was sent and not
-    answered, so a broker may still process it.
-    """
-
-    error_code: int = 0
-    is_uncertain: bool = False
+    error_code: int = 0  # the reason, or 0 if no answer came
+    is_uncertain: bool = False  # a change was sent and not answered, so a broker may still process it
 
 
 class NoAnswer(Exception):
@@ -104,13 +99,13 @@ class ShareCoordinators(Protocol):
 
 
 def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Carry out each partition's task. If this process may no longer change states, the remaining partitions
-    have no result.
+    """Carry out each partition's task, and return the results. If this process may no longer change states,
+    the remaining partitions have no result.
     """
     results: Results = {}
-    lost: set[int] = set()  # nodes that have not answered are not tried twice
+    silent_nodes: set[int] = set()  # nodes that have not answered are not tried twice
     for node_id, batch in _batches(_locate(items, coordinators, results)):
-        if node_id in lost:
+        if node_id in silent_nodes:
             results |= {item.key: NoOutcome() for item in batch}
             continue
         change = _delete if batch[0].is_deletion else _initialize
@@ -119,7 +114,7 @@ def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -
         except NotOwnerNow:
             break
         except NoAnswer:
-            lost.add(node_id)
+            silent_nodes.add(node_id)
             results |= {item.key: NoOutcome() for item in batch}
     return results
 
@@ -127,19 +122,21 @@ def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -
 def _locate(
     items: Sequence[PartitionTask], coordinators: ShareCoordinators, results: Results
 ) -> list[tuple[int, PartitionTask]]:
-    """Return the items with their coordinators' nodes. Add results for items without a coordinator."""
+    """Return the items with their coordinators' nodes. Add a result to `results` for each item whose
+    coordinator is not found.
+    """
     located: list[tuple[int, PartitionTask]] = []
-    is_lost = False
+    has_answer = True
     for batch in _chunks(items):
-        found: Mapping[SharePartition, tuple[int, int]] = {}
-        if not is_lost:
+        nodes_and_codes: Mapping[SharePartition, tuple[int, int]] = {}
+        if has_answer:
             try:
-                found = coordinators.find([item.key for item in batch])
+                nodes_and_codes = coordinators.find([item.key for item in batch])
             except NoAnswer:
-                is_lost = True
+                has_answer = False  # the remaining batches are not tried
         for item in batch:
-            node_id, code = found.get(item.key, (-1, 0))
-            if item.key in found and not code:
+            node_id, code = nodes_and_codes.get(item.key, (-1, 0))
+            if item.key in nodes_and_codes and not code:
                 located.append((node_id, item))
             else:
                 results[item.key] = _result_of(item.key, code) if code else NoOutcome()
@@ -150,15 +147,15 @@ def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: Shar
     """Read the recorded states, and initialize the partitions for which `decide` returns None."""
     recorded = coordinators.read(node_id, [item.key for item in batch])
     results: Results = {}
-    wanted: list[PartitionTask] = []
+    to_initialize: list[PartitionTask] = []
     for item in batch:
         summary = recorded.get(item.key)
-        decided = NoOutcome() if summary is None else decide(item, summary)
-        if decided is None:
-            wanted.append(item)
+        result = NoOutcome() if summary is None else decide(item, summary)
+        if result is None:
+            to_initialize.append(item)
         else:
-            results[item.key] = decided
-    codes = _send_change(wanted, lambda: coordinators.initialize(node_id, wanted))
+            results[item.key] = result
+    codes = _send_change(to_initialize, lambda: coordinators.initialize(node_id, to_initialize))
     for key, code in codes.items():
         if code == ErrorCode.FENCED_STATE_EPOCH:  # a state was recorded since the read
             results[key] = NoOutcome(ErrorCode.FENCED_STATE_EPOCH)
@@ -172,7 +169,8 @@ def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
 
     With an equal state epoch, the task is already done, because no epoch is used for two states (row SP16). A
     state with another epoch was recorded by another coordinator of the group. It has the group's progress, so
-    it is kept, unless an administrator has set another start offset (row SK11).
+    it is kept. Only a state with a lower epoch is replaced, if an administrator has set another start offset
+    (row SK11). A higher epoch is reported, because the group has to adopt it.
     """
     if summary.error_code:
         return _result_of(item.key, summary.error_code)
@@ -190,17 +188,19 @@ def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
 
 
 def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
+    """Delete the partitions' states. An unknown partition counts as success if its topic was deleted, because
+    the share coordinator itself deletes such a topic's state.
+    """
     keys = [item.key for item in batch]
     codes = _send_change(batch, lambda: coordinators.delete(node_id, keys))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    topics = {i.key.topic_id: i.topic_name for i in batch if codes[i.key] == unknown}
-    # The share coordinator itself deletes a deleted topic's state.
-    gone = coordinators.find_deleted(topics) if topics else ()
+    unknown_topics = {i.key.topic_id: i.topic_name for i in batch if codes[i.key] == unknown}
+    deleted_topics = coordinators.find_deleted(unknown_topics) if unknown_topics else ()
     results: Results = {}
     for key, code in codes.items():
         if isinstance(code, NoOutcome):
             results[key] = code
-        elif code == unknown and key.topic_id in gone:
+        elif code == unknown and key.topic_id in deleted_topics:
             results[key] = _outcome(key)
         else:
             results[key] = _result_of(key, code)
@@ -210,21 +210,22 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
 def _send_change(
     items: Sequence[PartitionTask], send: Callable[[], Mapping[SharePartition, int]]
 ) -> dict[SharePartition, int | NoOutcome]:
-    """Send a change, and return its answers."""
+    """Send a change, and return the error code of each partition, or NoOutcome if it has no answer."""
     if not items:
         return {}
     try:
         codes = send()
-    except NoAnswer as lost:
+    except NoAnswer as error:
         # The outcome of a sent change is unknown.
-        return {item.key: NoOutcome(is_uncertain=lost.is_sent) for item in items}
+        return {item.key: NoOutcome(is_uncertain=error.is_sent) for item in items}
     return {item.key: codes.get(item.key, NoOutcome(is_uncertain=True)) for item in items}
 
 
 def _result_of(key: SharePartition, code: int) -> Result:
+    """Return the outcome with this error code, or NoOutcome if another attempt may succeed."""
     # A missing permission may still be granted.
-    is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return NoOutcome(code) if is_open else _outcome(key, code)
+    may_succeed = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return NoOutcome(code) if may_succeed else _outcome(key, code)
 
 
 def _outcome(key: SharePartition, code: int = ErrorCode.NONE) -> ShareStatePartition:
@@ -234,15 +235,16 @@ def _outcome(key: SharePartition, code: int = ErrorCode.NONE) -> ShareStateParti
 def _batches(located: list[tuple[int, PartitionTask]]) -> Iterator[tuple[int, Sequence[PartitionTask]]]:
     """Yield batches of one coordinator and group, with deletions apart from initializations."""
 
-    def batch_key(one: tuple[int, PartitionTask]) -> tuple[int, str, bool]:
-        node_id, item = one
+    def batch_key(node_and_item: tuple[int, PartitionTask]) -> tuple[int, str, bool]:
+        node_id, item = node_and_item
         return node_id, item.key.group_id, item.is_deletion
 
-    for (node_id, _, _), alike in groupby(sorted(located, key=batch_key), batch_key):
-        for batch in _chunks([item for _, item in alike]):
+    for (node_id, _, _), nodes_and_items in groupby(sorted(located, key=batch_key), batch_key):
+        for batch in _chunks([item for _, item in nodes_and_items]):
             yield node_id, batch
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield the items in sequences of at most BATCH_PARTITIONS."""
     for begin in range(0, len(items), BATCH_PARTITIONS):
         yield items[begin : begin + BATCH_PARTITIONS]

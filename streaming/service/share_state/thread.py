@@ -1,8 +1,9 @@
-"""The share-state thread: it carries out the tasks of share groups at the cluster's share coordinators.
+"""The share-state thread: it carries out the tasks of share groups at the cluster's share coordinators. A
+task is to initialize or delete the state of some of a group's partitions.
 
-It reads the tasks from the groups' views on the groups topic, and appends each outcome as a ShareStateResult
-to the requests topic. So the log stays the only input of a group, and the query sends no requests to brokers.
-The thread stores nothing, and two of them do no harm (docs/decisions/0032).
+The thread reads the tasks from the groups' views on the groups topic, and appends each outcome as a
+ShareStateResult to the requests topic. So the log stays the only input of a group, and the query sends no
+requests to brokers. The thread stores nothing, and two of them do no harm (docs/decisions/0032).
 """
 
 import time
@@ -25,7 +26,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.service import ShareStateSummary
 from kafka_why.lifetimes import Closeable
-from kafka_why.topic_reader import FollowerThread, TopicReader
+from kafka_why.topic_reader import TopicReader, TopicsFollower
 from streaming.service.clock.ticker import Ticker
 from streaming.service.ownership.owner import silence_ms
 from streaming.service.request_appender import BROKER_TIMEOUT_MS, RequestAppender
@@ -40,15 +41,8 @@ from streaming.service.share_state.partition_tasks import (
     carry_out,
 )
 
-# The cluster's share coordinators, over the connections of kafka-python's admin client, which lacks their
-# requests.
-
-
-# Messages to a share coordinator, which kafka-python lacks: InitializeShareGroupState,
-# ReadShareGroupStateSummary and DeleteShareGroupState. They are built from Kafka's definitions in `schemas`,
-# as kafka-python builds its own.
-
-
+# kafka-python lacks these messages to a share coordinator. They are built from Kafka's definitions in
+# `schemas`, as kafka-python builds its own.
 _SCHEMAS = "streaming.service.share_state.schemas"
 
 
@@ -66,19 +60,20 @@ DeleteShareGroupStateResponse = _message_class("DeleteShareGroupStateResponse")
 
 
 SHARE_VERSION = "share.version"
-# The first version of FindCoordinator that finds share coordinators, and the first ones of the other
-# messages.
+# The first version of FindCoordinator that finds share coordinators, and the version of the other messages.
 _FIND_VERSION = 6
-_VERSION = 0
-# kafka-python reads answers of up to 1 MB, and that of FindCoordinator repeats the keys.
+_SHARE_STATE_VERSION = 0
+# The maximum size of the keys in one FindCoordinator. kafka-python reads answers of up to 1 MB, and the
+# answer repeats the keys.
 _KEYS_MAX_BYTES = 200_000
 _NO_LEADER_EPOCH = -1
-# The group in the request of `are_refused`. It need not exist.
+# The group in the request of `is_permission_missing`. It need not exist.
 _ANY_GROUP = "permission"
 
 
 class BrokerCoordinators(Closeable):
-    """The cluster's share coordinators (`ShareCoordinators`). For one thread.
+    """The cluster's share coordinators (`ShareCoordinators`), over kafka-python's connections. For one
+    thread.
 
     After NoAnswer a new object is needed, because a broker may have moved. A request that changes a state is
     sent only while `may_change` returns True. Raises KafkaError if no broker answers at the start.
@@ -90,12 +85,12 @@ class BrokerCoordinators(Closeable):
             client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS, request_timeout_ms=BROKER_TIMEOUT_MS
         )
 
-    def are_refused(self, topic: str) -> bool:
+    def is_permission_missing(self, topic: str) -> bool:
         """Return True if the brokers support share groups but deny the principal share-state requests.
 
         This changes nothing at the brokers. Any broker is queried for the state of a partition of `topic`,
-        which must exist. It answers, or reports that it is not the share coordinator, and logs no error. A
-        search for the share coordinator would create the state topic. Raises KafkaError, NoAnswer.
+        which must exist. That broker answers, or reports that it is not the share coordinator, and logs no
+        error. A search for the share coordinator would create the state topic. Raises KafkaError, NoAnswer.
         """
         _, level = self._admin.describe_features().get(SHARE_VERSION, {}).get("finalized", (0, 0))
         if not level:
@@ -106,60 +101,68 @@ class BrokerCoordinators(Closeable):
 
     def find(self, keys: Sequence[SharePartition]) -> Mapping[SharePartition, tuple[int, int]]:
         by_name = {coordinator_key(key): key for key in keys}
-        found: dict[SharePartition, tuple[int, int]] = {}
+        nodes: dict[SharePartition, tuple[int, int]] = {}
         for names in _key_batches(by_name):
-            found |= {by_name[name]: node for name, node in self._find(names).items() if name in by_name}
-        return found
+            nodes |= {by_name[name]: node for name, node in self._find(names).items() if name in by_name}
+        return nodes
 
     def _find(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the node id and the error code of each state's coordinator, by the state's name."""
         request = FindCoordinatorRequest(
             key_type=CoordinatorType.SHARE, coordinator_keys=names, version=_FIND_VERSION
         )
-        return {one.key: (one.node_id, one.error_code) for one in self._send(request).coordinators}
+        coordinators = self._send(request).coordinators
+        return {found.key: (found.node_id, found.error_code) for found in coordinators}
 
     def read(
         self, node_id: int | None, keys: Sequence[SharePartition]
     ) -> Mapping[SharePartition, RecordedState]:
         """Return the recorded state of each partition, read from any broker if `node_id` is None."""
-        kind = ReadShareGroupStateSummaryRequest.ReadStateSummaryData
+        data_class = ReadShareGroupStateSummaryRequest.ReadStateSummaryData
         partitions = {
-            key: kind.PartitionData(partition=key.partition, leader_epoch=_NO_LEADER_EPOCH) for key in keys
+            key: data_class.PartitionData(partition=key.partition, leader_epoch=_NO_LEADER_EPOCH)
+            for key in keys
         }
-        request = _build_request(ReadShareGroupStateSummaryRequest, kind, partitions)
-        answers = _answers_for(self._send(request, node_id), keys)
-        return {key: RecordedState(one.error_code, one.state_epoch, one.start_offset) for key, one in answers}
+        request = _build_request(ReadShareGroupStateSummaryRequest, data_class, partitions)
+        return {
+            key: RecordedState(answer.error_code, answer.state_epoch, answer.start_offset)
+            for key, answer in _answers_for(self._send(request, node_id), keys)
+        }
 
     def initialize(self, node_id: int, items: Sequence[PartitionTask]) -> Mapping[SharePartition, int]:
-        kind = InitializeShareGroupStateRequest.InitializeStateData
+        data_class = InitializeShareGroupStateRequest.InitializeStateData
         partitions = {
-            item.key: kind.PartitionData(
+            item.key: data_class.PartitionData(
                 partition=item.key.partition, state_epoch=item.state_epoch, start_offset=item.start_offset
             )
             for item in items
         }
         return self._change(
-            node_id, _build_request(InitializeShareGroupStateRequest, kind, partitions), partitions
+            node_id, _build_request(InitializeShareGroupStateRequest, data_class, partitions), partitions
         )
 
     def delete(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, int]:
-        kind = DeleteShareGroupStateRequest.DeleteStateData
-        partitions = {key: kind.PartitionData(partition=key.partition) for key in keys}
+        data_class = DeleteShareGroupStateRequest.DeleteStateData
+        partitions = {key: data_class.PartitionData(partition=key.partition) for key in keys}
         return self._change(
-            node_id, _build_request(DeleteShareGroupStateRequest, kind, partitions), partitions
+            node_id, _build_request(DeleteShareGroupStateRequest, data_class, partitions), partitions
         )
 
     def _change(
         self, node_id: int, request: Any, keys: Iterable[SharePartition]
     ) -> Mapping[SharePartition, int]:
+        """Send a request that changes states. Return the error code of each of these partitions."""
         if not self._may_change():
             raise NotOwnerNow
-        return {key: one.error_code for key, one in _answers_for(self._send(request, node_id), keys)}
+        answers = _answers_for(self._send(request, node_id), keys)
+        return {key: answer.error_code for key, answer in answers}
 
     def find_deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
         try:
             described = self._admin.describe_topics(sorted(set(topics.values())))
         except Exception as error:
             raise NoAnswer(error) from error
+        # By name: the topic's present id, None if it does not exist. A topic with another error is left out.
         ids = {
             topic["name"]: None if topic["error_code"] else UUID(str(topic["topic_id"]))
             for topic in described
@@ -168,6 +171,7 @@ class BrokerCoordinators(Closeable):
         return {topic_id for topic_id, name in topics.items() if name in ids and ids[name] != topic_id}
 
     def _send(self, request: Any, node_id: int | None = None) -> Any:
+        """Return the response of this node, or of any broker if `node_id` is None. Raises NoAnswer."""
         try:
             return send(self._admin, request, node_id)
         except (NodeNotReadyError, UnknownBrokerIdError) as error:
@@ -188,30 +192,32 @@ def coordinator_key(key: SharePartition) -> str:
 
 def _key_batches(names: Iterable[str]) -> Iterator[list[str]]:
     """Yield the names in lists that fit into one request."""
-    some: list[str] = []
+    batch: list[str] = []
     size = 0
     for name in names:
-        if some and size + len(name.encode()) > _KEYS_MAX_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(name)
+        if batch and size + len(name.encode()) > _KEYS_MAX_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(name)
         size += len(name.encode())
-    if some:
-        yield some
+    if batch:
+        yield batch
 
 
-def _build_request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) -> Any:
-    """Return the request of one group for these partitions."""
+def _build_request(request_class: Any, data_class: Any, partitions: Mapping[SharePartition, Any]) -> Any:
+    """Return a request for these partitions, which are of one group. `data_class` is the request's class for
+    the data of a topic.
+    """
     (group_id,) = {key.group_id for key in partitions}
     topics: dict[UUID, list[Any]] = {}
     for key, partition in partitions.items():
         topics.setdefault(key.topic_id, []).append(partition)
-    data = [kind(topic_id=topic_id, partitions=of_topic) for topic_id, of_topic in topics.items()]
-    return request(group_id=group_id, topics=data, version=_VERSION)
+    data = [data_class(topic_id=topic_id, partitions=of_topic) for topic_id, of_topic in topics.items()]
+    return request_class(group_id=group_id, topics=data, version=_SHARE_STATE_VERSION)
 
 
 def _answers_for(response: Any, keys: Iterable[SharePartition]) -> Iterator[tuple[SharePartition, Any]]:
-    """Yield the answers for these partitions. A partition may have none."""
+    """Yield the response's answer for each of these partitions. A partition may have none."""
     wanted = {(key.topic_id, key.partition): key for key in keys}
     for topic in response.results:
         for partition in topic.partitions:
@@ -224,24 +230,27 @@ _REST_POLL_MS = 500
 _POLL_MS = 50  # while a task is being carried out
 # The pause between two checks of the permission while it is missing.
 _CHECK_PAUSE_S = 10.0
-# The maximum age of the records that a change is based on. A new owner changes nothing for UNCERTAIN_S (row
-# SP18).
+# The maximum age of the records that a change is based on. A new owner changes nothing for UNCERTAIN_S, so
+# the old owner's changes end before (row SP18).
 ROUND_MAX_S = UNCERTAIN_S / 2
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it also advances while the machine sleeps
+# The clock for ROUND_MAX_S. Where there is CLOCK_BOOTTIME, it advances even while the machine sleeps.
+_ROUND_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 log = structlog.get_logger()
 
 
-class ShareStateThread(FollowerThread):
+class ShareStateThread(TopicsFollower):
     """A thread of the coordinator's process that carries out tasks until stopped.
 
     It continues when a broker is unreachable. `summary` is the last known state. `may_change` returns True
     while this process is the owner of the topics (row SP18). A task that was open before the start waits
-    `settle_s`, because a broker may still process requests of the last owner. After a pause of the process,
-    records read before it are ignored, because another process may have become the owner.
+    `settle_s`, because a broker may still process requests of the last owner.
+
+    The thread works in rounds: it reads records, then carries out the due tasks. ROUND_MAX_S after its begin,
+    a round changes nothing more, because the process may have been paused and lost the topics.
     """
 
-    _retried = Exception  # without this thread, share groups get no partitions
+    _retried_errors = Exception  # without this thread, share groups get no partitions
 
     def __init__(
         self,
@@ -251,20 +260,20 @@ class ShareStateThread(FollowerThread):
         *,
         settle_s: float = UNCERTAIN_S,
     ) -> None:
-        self._client_config = client_config
-        self._layout = layout
         self._may_change = may_change
-        super().__init__("share-state", "carrying out the tasks of share groups")
+        super().__init__("share-state", "carrying out the tasks of share groups", client_config, layout)
         self.summary = ShareStateSummary()
-        self._settle_s, self._settled_s = settle_s, 0.0
-        self._round_s = 0.0  # when the round began, by _CLOCK
+        self._settle_s = settle_s
+        self._settled_at_s = 0.0  # `settle_s` after the start
+        self._round_began_s = 0.0  # by _ROUND_CLOCK
         self._counts = TaskCounts()
+        # The partitions whose last change has an unknown outcome (`OpenTasks`). A new connection needs them.
         self._uncertain: dict[SharePartition, float] = {}
-        self._coordinators: BrokerCoordinators | None = None
-        self._checked_s: float | None = None
+        self._coordinators: BrokerCoordinators | None = None  # None until needed, and after a lost connection
+        self._permission_checked_s: float | None = None  # None before the first check
 
     def start(self) -> None:
-        self._settled_s = time.monotonic() + self._settle_s
+        self._settled_at_s = time.monotonic() + self._settle_s
         super().start()
 
     def _connect_and_follow(self) -> None:
@@ -289,8 +298,8 @@ class ShareStateThread(FollowerThread):
         ends = reader.ends(partitions)
         is_behind = True
         while not self._stopped.is_set():
-            self._round_s = time.clock_gettime(_CLOCK)
-            due_s = max(time.monotonic(), self._settled_s) if is_behind else time.monotonic()
+            self._round_began_s = time.clock_gettime(_ROUND_CLOCK)
+            due_s = max(time.monotonic(), self._settled_at_s) if is_behind else time.monotonic()
             self._apply_records(reader, tasks, due_s)
             is_behind = is_behind and not reader.has_read(ends)
             if not is_behind and self._may_change():
@@ -303,6 +312,7 @@ class ShareStateThread(FollowerThread):
             self.summary = tasks.summary(_wall_ms())
 
     def _apply_records(self, reader: TopicReader, tasks: OpenTasks, due_s: float) -> None:
+        """Apply the available records of the groups topic. A new task is due from `due_s` on."""
         for record in reader.poll(_POLL_MS if tasks.is_working else _REST_POLL_MS):
             try:
                 tasks.apply(record.key, record.value, due_s)
@@ -324,24 +334,26 @@ class ShareStateThread(FollowerThread):
         Raises KafkaError, NoAnswer.
         """
         now_s, were_refused = time.monotonic(), self._counts.refused
-        if self._checked_s is not None and not (were_refused and now_s - self._checked_s > _CHECK_PAUSE_S):
+        checked_s = self._permission_checked_s
+        if checked_s is not None and (not were_refused or now_s - checked_s <= _CHECK_PAUSE_S):
             return
-        self._counts.refused = self._connected().are_refused(self._layout.requests_topic)
-        is_first, self._checked_s = self._checked_s is None, now_s
-        if self._counts.refused and is_first:
+        self._counts.refused = self._connected().is_permission_missing(self._layout.requests_topic)
+        self._permission_checked_s = now_s
+        if self._counts.refused and not were_refused:
             log.error(NOT_PERMITTED)
         if were_refused and not self._counts.refused:
             log.info("the brokers initialize and delete the state of share groups' partitions again")
-            tasks.hurry(now_s)
+            tasks.make_all_due(now_s)
 
     def _connected(self) -> BrokerCoordinators:
+        """Return the connection to the share coordinators, a new one if there is none. Raises KafkaError."""
         if self._coordinators is None:
             self._coordinators = BrokerCoordinators(self._client_config, self._may_still_change)
         return self._coordinators
 
     def _may_still_change(self) -> bool:
-        """Return True if this process is the owner, and has been since the round began."""
-        return self._may_change() and time.clock_gettime(_CLOCK) - self._round_s < ROUND_MAX_S
+        """Return True if this process is the owner, and the round began less than ROUND_MAX_S ago."""
+        return self._may_change() and time.clock_gettime(_ROUND_CLOCK) - self._round_began_s < ROUND_MAX_S
 
     def _disconnect(self) -> None:
         if self._coordinators is not None:
@@ -350,12 +362,13 @@ class ShareStateThread(FollowerThread):
 
 
 def is_surely_owner(ticker: Ticker | None) -> bool:
-    """Return True if no standby can have taken over: the last clock record is recent, and a standby waits for
-    twice that time.
+    """Return True if the last clock record is so recent that no standby can have taken over.
+
+    Its age is then less than half of the silence that a standby waits for.
     """
     if ticker is None:
         return False
-    return ticker.age_s() < silence_ms(ticker.pace.longest_interval_ms) / 2_000
+    return ticker.age_s() * 1000 < silence_ms(ticker.pace.longest_interval_ms) / 2
 
 
 def _wall_ms() -> int:

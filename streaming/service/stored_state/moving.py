@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint, code_version
 from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
-from checkpoints.sealed_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
+from checkpoints.sealed_file import ExportedGroup, ExportFile, ExportHeader, write_export
 from checkpoints.spark_logs import (
     SPARK,
     read_next_watermark_ms,
@@ -32,40 +32,38 @@ from checkpoints.spark_logs import (
 )
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import is_clock_record, unpack
+from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.errors import UserFacingError
 from kafka_why.local_files import make_private_folder, sync
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
 from state.config import CoordinatorConfig
-from state.dispatch import next_deadline_ms
+from state.dispatch import kind_of
 from state.kafka.group import Group
 from state.kafka.offsets import precede_other_log
-from streaming.query.admission import shard_of, takes_packs
+from streaming.query.admission import allows_packs, shard_of
 from streaming.query.pipeline import read_state, write_state
-from streaming.service.outages.outage import is_topic_metadata
+from streaming.service.outages.outage import type_of
 from streaming.service.ownership.owner import owner_id_of
 from streaming.service.stored_state.continuation import Continuation
 
 _READ_TIMEOUT_MS = 60_000
 
 
-class MoveRefused(RuntimeError):
-    """The state cannot be moved in this way. The message says what to do."""
-
-
 def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> ExportHeader:
     """Return the header of an export of this checkpoint, whose folder is locked.
 
-    With `client_config` the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
+    With `client_config` the unread requests are counted. Raises FolderError, UserFacingError or KafkaError.
     """
     identity = checkpoint.identity()
     topic = identity.requests_topic
     if not identity.requests_topic_id:
-        raise MoveRefused(f"{checkpoint} was imported and not started yet. Import that export again")
+        raise UserFacingError(f"{checkpoint} was imported and not started yet. Import that export again")
     checkpoint.check_committed(topic)
     batch = checkpoint.last_batch("commits")
     if batch < 0:
-        raise MoveRefused(f"{checkpoint} has no committed batch, so there is nothing to move")
+        raise UserFacingError(f"{checkpoint} has no committed batch, so there is nothing to move")
     header = header_at(checkpoint, batch, checkpoint.record())
     if client_config is None:
         return header
@@ -73,7 +71,8 @@ def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> Exp
 
 
 def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> ExportHeader:
-    """Return the header of the state after a committed batch, with its part of the owner's record.
+    """Return the header of the state after a committed batch, with the configurations and outages of
+    `record`.
 
     Raises FolderError, or FileNotFoundError if Spark has removed the batch's files.
     """
@@ -96,24 +95,27 @@ def export_state(checkpoint: Checkpoint, spark: SparkSession, header: ExportHead
     """Write the state of this checkpoint, whose folder is locked, to a new file. Returns the number of
     groups.
 
-    Raises ExportError, StateError, or PySparkException if Spark cannot read the state.
+    Raises UserFacingError, StateError, or PySparkException if Spark cannot read the state.
     """
     rows = read_state(spark, checkpoint.spark_uri, checkpoint.last_batch("commits"))
     return write_export(path, header, groups_in(rows))
 
 
 def count_unread(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> dict[int, int]:
-    """Return the number of requests at and after these offsets, by partition. Raises KafkaError.
+    """Return the number of requests at and after the offsets `ends`, by partition. Raises KafkaError.
 
-    Records that only a coordinator's own process appends do not count.
+    Clock records and TopicMetadata, which only a coordinator's own process appends, do not count.
     """
     unread = dict.fromkeys(ends, 0)
     begin = {TopicPartition(topic, partition): end for partition, end in ends.items()}
     with TopicReader(client_config) as reader:
-        end = reader.ends(begin)
+        log_ends = reader.ends(begin)
         reader.start(at=begin)
-        for record in reader.read_to(end, timeout_ms=_READ_TIMEOUT_MS):
-            if not is_clock_record(record.key, record.value) and not is_topic_metadata(record.value):
+        for record in reader.read_to(log_ends, timeout_ms=_READ_TIMEOUT_MS):
+            if (
+                not is_clock_record(record.key, record.value)
+                and type_of(record.value) != TopicMetadata.__name__
+            ):
                 unread[record.partition] += len(unpack(record.value or b""))
     return unread
 
@@ -129,29 +131,31 @@ def identity_for(
 ) -> Identity:
     """Return the identity of the new folder. A parameter that is None keeps the state's own value.
 
-    `continued_at_ms` is the time at which the old folder's coordinator was known to be stopped, if the new
-    folder continues its work (`streaming.service.stored_state.continuation`).
+    `continued_at_ms` is the time in ms up to which the state is complete, by default that of the export. The
+    new folder may use the old topics unless the old folder's coordinator claimed them later. A backup has no
+    such time, because that coordinator may have answered requests after it. So by default the old topics are
+    refused after a backup.
 
-    Raises MoveRefused if requests that no batch has handled would be lost, refused, or in another partition.
+    Raises UserFacingError if requests that no batch has handled would be lost, refused, or in another
+    partition.
     """
     old = header.identity
-    # The coordinator may have answered requests after a backup. With an export time of 0, all its claims are
-    # later, so its topics are refused (`streaming.service.ownership.owner`).
-    exported_at_ms = 0 if header.is_backup else header.exported_at_ms
-    if continued_at_ms is not None:
-        exported_at_ms = continued_at_ms
+    if continued_at_ms is None:
+        # Every claim is later than 0, which refuses the topics (`streaming.service.ownership.owner`).
+        continued_at_ms = 0 if header.is_backup else header.exported_at_ms
     new = replace(
         old,
         request_partitions=request_partitions or old.request_partitions,
         shards=shards or old.shards,
         state_partitions=state_partitions or old.state_partitions,
-        moved=Moved(str(uuid4()), owner_id_of(old), exported_at_ms),
+        moved=Moved(str(uuid4()), owner_id_of(old), continued_at_ms),
     )
-    if takes_packs(old.shards) and not takes_packs(new.shards):
+    if allows_packs(old.shards) and not allows_packs(new.shards):
         _check_handled(header, "packs of them would be refused")
-    if prefix is None or (topic := TopicLayout.named(prefix).requests_topic) == old.requests_topic:
+    topic = old.requests_topic if prefix is None else TopicLayout.named(prefix).requests_topic
+    if topic == old.requests_topic:
         if new.request_partitions != old.request_partitions:
-            raise MoveRefused(
+            raise UserFacingError(
                 f"the records of {old.requests_topic} are placed by {old.request_partitions} partitions. "
                 "Another number needs topics of their own: give --prefix, too"
             )
@@ -160,18 +164,18 @@ def identity_for(
     return replace(new, requests_topic=topic, requests_topic_id="")
 
 
-def _check_handled(header: ExportHeader, otherwise: str) -> None:
-    """Raise MoveRefused unless every request of the old topic was handled."""
+def _check_handled(header: ExportHeader, consequence: str) -> None:
+    """Raise UserFacingError if the old topic has unhandled requests, with the consequence for these."""
     topic = header.identity.requests_topic
     if header.unread is None:
-        raise MoveRefused(
-            f"{topic} may have requests that are not handled, and {otherwise}. The export has not counted "
+        raise UserFacingError(
+            f"{topic} may have requests that are not handled, and {consequence}. The export has not counted "
             "them: export with a broker (--bootstrap-servers)"
         )
-    if left := {partition: count for partition, count in header.unread.items() if count}:
-        counts = ", ".join(f"{count} in partition {partition}" for partition, count in sorted(left.items()))
-        raise MoveRefused(
-            f"{topic} has requests that are not handled ({counts}), and {otherwise}. Stop the gateways and "
+    if unread := {partition: count for partition, count in header.unread.items() if count}:
+        counts = ", ".join(f"{count} in partition {partition}" for partition, count in sorted(unread.items()))
+        raise UserFacingError(
+            f"{topic} has requests that are not handled ({counts}), and {consequence}. Stop the gateways and "
             "clients, run the coordinator on the old folder until it has answered them (--no-gateway), stop "
             "it, and export again"
         )
@@ -182,16 +186,16 @@ def import_state(
     target: Path,
     identity: Identity,
     starting_spark: Callable[[], AbstractContextManager[SparkSession]],
-    follows: Continuation | None = None,
+    continuation: Continuation | None = None,
 ) -> None:
     """Create the folder `target` with the state of an export. The folder appears complete or not at all.
 
-    `follows` is the coordinator's work after the export, which runs again as batch 1. Spark is started once
-    the export has been checked. Raises MoveRefused, ExportError, StateError, SparkFailed, or PySparkException
-    if Spark cannot write the state.
+    `continuation` is the coordinator's work after the export, which runs again as batch 1. Spark is started
+    once the export has been checked. Raises UserFacingError, StateError, SparkFailed, or PySparkException if
+    Spark cannot write the state.
     """
     if target.exists():
-        raise MoveRefused(f"{target} exists. Import into a new folder")
+        raise UserFacingError(f"{target} exists. Import into a new folder")
     make_private_folder(target.parent)
     state = _groups_by_shard(export, identity)
     with tempfile.TemporaryDirectory(prefix=f"{target.name}.import-", dir=target.parent) as parent:
@@ -200,17 +204,27 @@ def import_state(
         with starting_spark() as spark:
             rows = Path(parent) / "rows"
             write_state(spark, new / "spark", rows, identity.shards, state, identity.state_partitions)
-        _complete(new, _continued_header(export.header, follows) if follows else export.header, identity)
+        header = export.header
+        if continuation:
+            header = replace(
+                header,
+                epochs=_renumbered_epochs(continuation.record.epochs, continuation.batch),
+                outages=_renumbered_outages(continuation.record.outages, continuation.batch),
+                planned=continuation.planned,
+            )
+        _complete(new, header, identity)
         os.sync()
         new.rename(target)
     sync(target.parent)  # the export may now be deleted
 
 
 def _complete(new: Path, header: ExportHeader, identity: Identity) -> None:
-    """Convert the seeded checkpoint to one of the coordinator's query, and write its other files."""
+    """Convert the checkpoint that `write_state` wrote to one of the coordinator's query, and write its other
+    files.
+    """
     committed, planned, topic = header.committed, header.planned, identity.requests_topic
     if topic != header.identity.requests_topic:
-        # A planned batch of a drained topic has only clock records.
+        # The old topic has no unhandled requests, so its planned batch has only clock records and is dropped.
         committed = replace(committed, ends=dict.fromkeys(range(identity.request_partitions), 0))
         planned = None
     # The log of the file source that seeded the checkpoint. The Kafka source would mistake it for its own.
@@ -223,16 +237,6 @@ def _complete(new: Path, header: ExportHeader, identity: Identity) -> None:
     checkpoint.create(identity, OwnerRecord(header.epochs, header.outages, CommittedBatch(0, committed.ends)))
 
 
-def _continued_header(header: ExportHeader, later: Continuation) -> ExportHeader:
-    """Return the header with the later configurations and outages, and the planned batch."""
-    return replace(
-        header,
-        epochs=_renumbered_epochs(later.record.epochs, later.batch),
-        outages=_renumbered_outages(later.record.outages, later.batch),
-        planned=later.planned,
-    )
-
-
 def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOutage]:
     """Return the outages, renumbered so that this batch becomes batch 0."""
     return [replace(o, from_batch=max(0, o.from_batch - batch)) for o in outages]
@@ -240,7 +244,7 @@ def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOut
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
     """Return the configurations, renumbered so that this batch becomes batch 0."""
-    # Earlier ones are kept, because a stored group may need them.
+    # Earlier configurations are kept, because a stored group may need them.
     return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
 
 
@@ -252,20 +256,22 @@ def groups_in(rows: Iterator[codec.ShardRow]) -> Iterator[ExportedGroup]:
 
 
 def _groups_by_shard(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.StoredGroup]]:
-    """Return the groups by shard number."""
+    """Return the export's groups by shard number and id, each with its next deadline, or if the topics are
+    new with UNPUBLISHED_DEADLINE_MS. Raises UserFacingError or StateError.
+    """
     config = configs_of(export.header.epochs, CoordinatorConfig()).at(export.header.next_watermark_ms)
     is_new_topic = identity.requests_topic != export.header.identity.requests_topic
-    shards: dict[int, dict[str, codec.StoredGroup]] = {}
+    groups_by_shard: dict[int, dict[str, codec.StoredGroup]] = {}
     for exported in export.groups():
-        # If the topics are new, the first batch publishes the group on the compacted topics, and its offsets
-        # precede every request of the new log.
+        # If the topics are new, the first batch publishes the group on the compacted topics, and the group's
+        # offsets precede every request of the new log.
         entry = codec.StoredGroup(exported.version, codec.UNPUBLISHED_DEADLINE_MS, exported.group)
-        # Decoded for the next deadline and to find damage.
+        # Decode the group to find damage, and for the next deadline.
         group = codec.decode_group(exported.group_id, entry)
         if not is_new_topic:
-            entry = replace(entry, next_deadline_ms=next_deadline_ms(group, config))
+            entry = replace(entry, next_deadline_ms=kind_of(group).next_deadline_ms(group, config))
         elif isinstance(group, Group) and group.pending:
-            raise MoveRefused(
+            raise UserFacingError(
                 f"group {exported.group_id!r} has offsets that are pending in transactions, and other topics "
                 "have no markers of these. Run the coordinator on the old folder until they are decided (or "
                 "end them: groups abort-pending), and export again"
@@ -274,41 +280,36 @@ def _groups_by_shard(export: ExportFile, identity: Identity) -> dict[int, dict[s
             precede_other_log(group)
             entry = codec.encode_group(group, codec.UNPUBLISHED_DEADLINE_MS)
         partition = partition_of(exported.group_id, identity.request_partitions)
-        shard = shards.setdefault(shard_of(exported.group_id, partition, identity.shards), {})
-        if exported.group_id in shard:
-            raise ExportError(f"the export has group {exported.group_id!r} twice")
-        shard[exported.group_id] = entry
-    return shards
-
-
-# Reading the state of a checkpoint, even while a coordinator uses it.
-#
-# Nothing is locked and nothing is written. Spark's files of a committed batch do not change; they are
-# removed when the batch is old (`minBatchesToRetain`).
+        shard = shard_of(exported.group_id, partition, identity.shards)
+        groups = groups_by_shard.setdefault(shard, {})
+        if exported.group_id in groups:
+            raise UserFacingError(f"the export has group {exported.group_id!r} twice")
+        groups[exported.group_id] = entry
+    return groups_by_shard
 
 
 log = structlog.get_logger()
 _ATTEMPTS = 3
 
 
-class StateNotRead(RuntimeError):
+class StateNotRead(UserFacingError):
     """The state after a batch cannot be read. The message names the readable batches."""
 
 
 @dataclass(frozen=True)
 class StoredState:
-    """The groups after a committed batch, and the watermark in ms of the next one."""
+    """The state after a committed batch."""
 
     batch: int
-    watermark_ms: int
-    record: OwnerRecord
+    watermark_ms: int  # of the next batch
+    record: OwnerRecord  # the configurations and outages
     groups: list[ExportedGroup]
 
     @property
     def config(self) -> CoordinatorConfig:
         """The configuration in force at the watermark."""
-        known = [epoch for epoch in self.record.epochs if epoch.from_batch <= self.batch]
-        return configs_of(known, CoordinatorConfig()).at(self.watermark_ms)
+        epochs = [epoch for epoch in self.record.epochs if epoch.from_batch <= self.batch]
+        return configs_of(epochs, CoordinatorConfig()).at(self.watermark_ms)
 
 
 def retained_batches(checkpoint: Checkpoint) -> range:
@@ -320,19 +321,21 @@ def retained_batches(checkpoint: Checkpoint) -> range:
 def read_stored(
     checkpoint: Checkpoint, spark: SparkSession, batch: int | None = None, *, spark_uri: str | None = None
 ) -> StoredState:
-    """Read the state after `batch`, or after the newest committed batch if it is None.
+    """Read the state after `batch`, or after the newest committed batch if it is None, even while a
+    coordinator uses it.
 
-    If Spark removes the files of the newest batch meanwhile, the next one is read. `spark_uri` is another
-    location of Spark's files. Raises StateNotRead, StateError, FolderError.
+    Spark does not change the files of a committed batch, but removes them when the batch is old. If it
+    removes those of the newest batch meanwhile, the next batch is read. `spark_uri` is another location of
+    Spark's files. Raises StateNotRead, StateError, FolderError.
     """
-    kept = retained_batches(checkpoint)
-    if not kept:
+    retained = retained_batches(checkpoint)
+    if not retained:
         raise StateNotRead(f"{checkpoint} has no committed batch, so it has no state")
-    if batch is not None and batch not in kept:
-        raise StateNotRead(f"the state after batch {batch} is not kept: {_kept_text(kept)}")
-    wanted, failure = kept[-1], ""
-    for _ in range(1 if batch is not None else _ATTEMPTS):
-        wanted = kept[-1] if batch is None else batch
+    if batch is not None and batch not in retained:
+        raise StateNotRead(f"the state after batch {batch} is not kept: {_describe_retained(retained)}")
+    wanted, failure = retained[-1], ""
+    for _ in range(_ATTEMPTS if batch is None else 1):
+        wanted = retained[-1] if batch is None else batch
         try:
             # Read the record first: later batches only add to it.
             record = checkpoint.record()
@@ -341,13 +344,13 @@ def read_stored(
             return StoredState(wanted, watermark_ms, record, groups)
         except (PySparkException, FileNotFoundError) as error:
             failure = str(error).strip().partition("\n")[0]
-            kept = retained_batches(checkpoint) or kept
+            retained = retained_batches(checkpoint) or retained
             log.debug("the state was not read", batch=wanted, error=failure)
     raise StateNotRead(
         f"the state after batch {wanted} cannot be read, because its files were removed or are damaged; "
-        f"{_kept_text(kept)}. Spark says: {failure}"
+        f"{_describe_retained(retained)}. Spark says: {failure}"
     )
 
 
-def _kept_text(kept: range) -> str:
-    return f"batches {kept[0]} to {kept[-1]} are kept" if kept else "no batch is kept"
+def _describe_retained(batches: range) -> str:
+    return f"batches {batches[0]} to {batches[-1]} are kept" if batches else "no batch is kept"

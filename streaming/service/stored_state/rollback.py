@@ -1,14 +1,14 @@
-"""The rollback of a checkpoint to an earlier batch. Every later request is handled again, with the same
-outcome.
+"""The rollback of a checkpoint to an earlier batch, and the backup of a running coordinator's state.
 
-The new checkpoint is built next to the old one and replaces it by two renames. The old one is kept.
+After a rollback every later request is handled again, with the same outcome. The new checkpoint is built next
+to the old one and replaces it by two renames. The old one is kept.
 """
 
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -29,23 +29,18 @@ from checkpoints.spark_logs import (
     read_planned,
 )
 from checkpoints.state_stores import StateStore, is_intact, state_stores
+from kafka_why.errors import UserFacingError
 from kafka_why.local_files import LocalFiles, make_private_folder
 from streaming.service.stored_state.continuation import (
     Cluster,
     Continuation,
-    NotContinued,
-    continuation,
     intact_plan,
-    no_cluster,
+    plan_continuation,
 )
 from streaming.service.stored_state.moving import StateNotRead, header_at, read_stored, retained_batches
 
 _QUERY_ID = "metadata"
 _NEW = f"{SPARK}.rollback"
-
-
-class RollbackRefused(RuntimeError):
-    """The requested rollback is impossible. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -65,60 +60,67 @@ def roll_back(
     starting_spark: Callable[[], AbstractContextManager[SparkSession]],
     *,
     to_batch: int | None = None,
-    cluster: Cluster = no_cluster,
+    cluster: Cluster = nullcontext,
 ) -> Rollback:
     """Roll a checkpoint in a locked local folder back to `to_batch`, by default the newest intact batch.
 
-    `keep` is the path of a new folder on the same file system. Raises RollbackRefused, NotContinued,
-    FolderError, KafkaError, SparkFailed.
+    `keep` is the path of a new folder on the same file system, for the old checkpoint. The cluster is queried
+    only if the last plan is damaged. Raises UserFacingError, FolderError, KafkaError, SparkFailed.
     """
-    folder = checkpoint.files.local
+    folder = checkpoint.files.local_path
     if folder is None:
-        raise RollbackRefused(f"{checkpoint} is not a local folder. Copy it into one, and roll that back")
+        raise UserFacingError(f"{checkpoint} is not a local folder. Copy it into one, and roll that back")
     spark = folder / SPARK
     if not spark.is_dir():
-        raise RollbackRefused(
+        raise UserFacingError(
             f"{spark} is missing. If a rollback was interrupted, move the folder '{SPARK}' back from the "
             "folder that it kept, and start the rollback again"
         )
     if keep.exists():
-        raise RollbackRefused(f"{keep} exists. The old checkpoint is kept in a new folder")
+        raise UserFacingError(f"{keep} exists. The old checkpoint is kept in a new folder")
     batch = _choose_batch(checkpoint, spark, to_batch)
     committed = read_planned(checkpoint.files, batch, checkpoint.identity().requests_topic)
-    follows = continuation(checkpoint, batch, committed, cluster)
+    continuation = plan_continuation(checkpoint, batch, committed, cluster)
     shutil.rmtree(folder / _NEW, ignore_errors=True)
     with ExitStack() as cleanup:
         cleanup.callback(shutil.rmtree, folder / _NEW, ignore_errors=True)
-        removed = _build_new(checkpoint, spark, folder / _NEW, follows)
+        removed = _build_new(checkpoint, spark, folder / _NEW, continuation)
         groups = _check_new(folder / _NEW, checkpoint, batch, starting_spark)
-        _swap(checkpoint, folder, keep, follows)
-    return Rollback(batch, follows.last, groups, removed, keep)
+        _swap(checkpoint, folder, keep, continuation)
+    return Rollback(batch, continuation.last, groups, removed, keep)
 
 
 def _choose_batch(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
+    """Return `to_batch`, or the newest intact batch if `to_batch` is None.
+
+    Raises UserFacingError if the checkpoint cannot go back to that batch, or if nothing is damaged and no
+    batch was named.
+    """
     for path in _always_needed_files(spark):
         if not is_intact(path):
-            raise RollbackRefused(
+            raise UserFacingError(
                 f"{path} is damaged, and every batch needs it. Put it back from a copy, or import a backup"
             )
     committed, stores = retained_batches(checkpoint), state_stores(spark)
-    newest = next((b for b in reversed(committed) if _is_batch_intact(checkpoint, spark, stores, b)), None)
-    if newest is None:
-        raise RollbackRefused(
+    newest_intact = next(
+        (b for b in reversed(committed) if _is_batch_intact(checkpoint, spark, stores, b)), None
+    )
+    if newest_intact is None:
+        raise UserFacingError(
             f"no state in {spark} is intact: Spark keeps what the last {len(committed)} batches need, and "
             "the damage is in all of it. Import a backup (docs/state.md)"
         )
-    batch = newest if to_batch is None else to_batch
+    batch = newest_intact if to_batch is None else to_batch
     if batch not in committed:
-        raise RollbackRefused(
-            f"batch {batch} is not kept: it can go back to batches {committed[0]} to {newest}"
+        raise UserFacingError(
+            f"batch {batch} is not kept: it can go back to batches {committed[0]} to {newest_intact}"
         )
     if not _is_batch_intact(checkpoint, spark, stores, batch):
-        raise RollbackRefused(
-            f"the files of batch {batch} are damaged; batch {newest} is the newest intact one"
+        raise UserFacingError(
+            f"the files of batch {batch} are damaged; batch {newest_intact} is the newest intact one"
         )
     if to_batch is None and batch == committed[-1] and _is_sound(checkpoint, spark, stores, batch):
-        raise RollbackRefused(
+        raise UserFacingError(
             f"nothing is damaged. To go back all the same, name a batch from {committed[0]} to {batch} "
             "(--to-batch)"
         )
@@ -148,43 +150,45 @@ def _is_batch_intact(checkpoint: Checkpoint, spark: Path, stores: Iterable[State
 
 
 def _is_sound(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore], batch: int) -> bool:
-    """Return True if Spark can continue from its newest committed batch without a rollback."""
+    """Return True if Spark can continue from its newest committed batch, `batch`, without a rollback."""
     topic, last = checkpoint.identity().requests_topic, checkpoint.last_batch("offsets")
-    is_planned = is_intact(spark / _QUERY_ID) and intact_plan(checkpoint, last, topic) is not None
-    return is_planned and not any(store.damaged_snapshots(batch + 1) for store in stores)
+    can_start = is_intact(spark / _QUERY_ID) and intact_plan(checkpoint, last, topic) is not None
+    return can_start and not any(store.damaged_snapshots(batch + 1) for store in stores)
 
 
-def _build_new(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation) -> int:
+def _build_new(checkpoint: Checkpoint, spark: Path, new: Path, continuation: Continuation) -> int:
     """Build the new checkpoint from links to the files of the old one.
 
     Returns the number of files left out.
     """
-    dropped = {
+    left_out = {
         path
         for log in ("offsets", "commits")
         for path in (spark / log).iterdir()
-        if path.name.isdigit() and int(path.name) > follows.batch
+        if path.name.isdigit() and int(path.name) > continuation.batch
     }
     has_id = is_intact(spark / _QUERY_ID)
     if not has_id:
-        dropped.add(spark / _QUERY_ID)
+        left_out.add(spark / _QUERY_ID)
     for store in state_stores(spark):
-        dropped.update(store.newer(follows.batch + 1), store.damaged_snapshots(follows.batch + 1))
-    names = {(path.parent, name) for path in dropped for name in (path.name, f".{path.name}.crc")}
+        version = continuation.batch + 1  # the state after that batch
+        left_out.update(store.newer(version), store.damaged_snapshots(version))
+    # With their checksum files.
+    names = {(path.parent, name) for path in left_out for name in (path.name, f".{path.name}.crc")}
 
-    def left_out(folder: str, entries: list[str]) -> list[str]:
+    def ignore(folder: str, entries: list[str]) -> list[str]:
         return [name for name in entries if (Path(folder), name) in names]
 
     # Spark replaces files and never changes one, so both checkpoints can share them.
-    shutil.copytree(spark, new, copy_function=os.link, ignore=left_out)
+    shutil.copytree(spark, new, copy_function=os.link, ignore=ignore)
     if not has_id:  # Spark starts no query on a checkpoint without one
         LocalFiles(new).write(_QUERY_ID, msgspec.json.encode({"id": str(uuid4())}))
-    if follows.planned is not None:
+    if continuation.planned is not None:
         topic = checkpoint.identity().requests_topic
-        like = (spark / "offsets" / str(follows.batch)).read_bytes()
-        content = encode_planned(follows.planned, topic, like)
-        LocalFiles(new).write(f"offsets/{follows.batch + 1}", content)
-    return len(dropped)
+        template = (spark / "offsets" / str(continuation.batch)).read_bytes()
+        content = encode_planned(continuation.planned, topic, template)
+        LocalFiles(new).write(f"offsets/{continuation.batch + 1}", content)
+    return len(left_out)
 
 
 def _check_new(
@@ -200,14 +204,14 @@ def _check_new(
     with starting_spark() as session:
         try:
             state = read_stored(checkpoint, session, batch, spark_uri=str(new))
-            for it in state.groups:
-                decode_group(it.group_id, StoredGroup(it.version, None, it.group))
+            for stored in state.groups:
+                decode_group(stored.group_id, StoredGroup(stored.version, None, stored.group))
         except (StateNotRead, StateError) as error:
-            raise RollbackRefused(f"the state after batch {batch} is damaged, too: {error}") from error
+            raise UserFacingError(f"the state after batch {batch} is damaged, too: {error}") from error
     return len(state.groups)
 
 
-def _swap(checkpoint: Checkpoint, folder: Path, keep: Path, follows: Continuation) -> None:
+def _swap(checkpoint: Checkpoint, folder: Path, keep: Path, continuation: Continuation) -> None:
     """Replace the old checkpoint with the new one.
 
     A crash meanwhile leaves a folder without Spark's checkpoint, on which no coordinator starts.
@@ -220,12 +224,9 @@ def _swap(checkpoint: Checkpoint, folder: Path, keep: Path, follows: Continuatio
         elif (folder / name).exists():
             shutil.copy2(folder / name, keep / name)
     (folder / SPARK).rename(keep / SPARK)
-    checkpoint.rewrite(follows.record)
+    checkpoint.rewrite(continuation.record)
     (folder / _NEW).rename(folder / SPARK)
     os.sync()
-
-
-# Backup of the state while the coordinator runs, and its restoration into a new folder.
 
 
 _ATTEMPTS = 3
@@ -234,7 +235,7 @@ _ATTEMPTS = 3
 def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[ExportHeader, int]:
     """Write the state after the newest committed batch into a new file, without a lock.
 
-    Return the header and the number of groups. Raises StateNotRead, ExportError, StateError, FolderError.
+    Return the header and the number of groups. Raises StateNotRead, UserFacingError, StateError, FolderError.
     """
     for attempt in range(_ATTEMPTS):
         batch = max(retained_batches(checkpoint), default=-1)
@@ -253,38 +254,35 @@ def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[Ex
 
 
 def continue_from(
-    header: ExportHeader, old: Checkpoint, cluster: Cluster = no_cluster
+    header: ExportHeader, old: Checkpoint, cluster: Cluster = nullcontext
 ) -> tuple[Continuation, int]:
-    """Return the work of the old checkpoint's coordinator after a backup, and the time in ms up to which it
-    is complete.
+    """Return the work that the old checkpoint's coordinator planned after a backup, and the time in ms up to
+    which this work is complete.
 
     The old checkpoint's folder must be locked. The cluster is queried only if the last plan is damaged.
-    Raises NotContinued, FolderError, KafkaError.
+    Raises UserFacingError, FolderError, KafkaError.
     """
     if old.identity() != header.identity:
-        raise NotContinued(f"{old} is not the checkpoint that the file was exported from")
+        raise UserFacingError(f"{old} is not the checkpoint that the file was exported from")
     last = old.last_batch("offsets")
     if last < header.batch:
-        raise NotContinued(
+        raise UserFacingError(
             f"the last batch that {old} planned is {last}, and the file has the state after batch "
             f"{header.batch}. Import it without the old data folder"
         )
-    before, now = (_entries_up_to(record, header.batch) for record in (_record_of(header), old.record()))
-    if [(e.settings, e.skip) for e in before.epochs[-1:]] != [(e.settings, e.skip) for e in now.epochs[-1:]]:
-        raise NotContinued(f"{old} has another configuration of batch {header.batch} than the file")
+    # In the header, the batch of the export is batch 0.
+    exported = [(e.settings, e.skip) for e in header.epochs if e.from_batch <= 0]
+    current = [(e.settings, e.skip) for e in old.record().epochs if e.from_batch <= header.batch]
+    if exported[-1:] != current[-1:]:  # the batch used the last of these configurations
+        raise UserFacingError(f"{old} has another configuration of batch {header.batch} than the file")
     complete_until_ms = int(time.time() * 1000)
-    return continuation(old, header.batch, header.committed, cluster), complete_until_ms
+    return plan_continuation(old, header.batch, header.committed, cluster), complete_until_ms
 
 
 def _entries_up_to(record: OwnerRecord, batch: int) -> OwnerRecord:
-    """Return the record without entries of later batches."""
+    """Return the record without the configurations and outages that begin with later batches."""
     return replace(
         record,
         epochs=[epoch for epoch in record.epochs if epoch.from_batch <= batch],
         outages=[outage for outage in record.outages if outage.from_batch <= batch],
     )
-
-
-def _record_of(header: ExportHeader) -> OwnerRecord:
-    """Return the record of an export, with the original batch numbers."""
-    return OwnerRecord([replace(e, from_batch=e.from_batch + header.batch) for e in header.epochs])

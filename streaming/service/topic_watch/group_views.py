@@ -12,11 +12,13 @@ from msgspec import UNSET, Struct, UnsetType, field
 from kafka_why.contract.kafka.share_requests import TopicImage
 
 # The maximum number of shared images. Beyond it, most are of deleted topics, because no cluster has that
-# many.
+# many topics.
 _SHARED_MAX = 200_000
 
 
 class _KnownTopic(Struct, frozen=True):
+    """A topic in a group's view."""
+
     topic_id: UUID
     partitions: int
 
@@ -41,8 +43,11 @@ class _GroupRecord(Struct, frozen=True):
 class GroupView(Struct, frozen=True):
     """The topics and patterns that a group knows and waits for."""
 
+    # The topics that the group knows by name, None for one that was reported to it as deleted.
     topics: dict[str, TopicImage | None] = field(default_factory=dict)
+    # Patterns, with the topics that they match.
     resolved_regexes: dict[str, list[str]] = field(default_factory=dict)
+    # Topics and patterns that members subscribe to and the group does not know.
     unknown_topics: list[str] = []
     unresolved_regexes: list[str] = []
     # Patterns that members' gateways match, with the digest of their matches.
@@ -50,7 +55,7 @@ class GroupView(Struct, frozen=True):
 
     @property
     def is_waiting(self) -> bool:
-        """Return True if members subscribe to topics or patterns that the group does not know."""
+        """True if members subscribe to topics or patterns that the group does not know."""
         return bool(self.unknown_topics or self.unresolved_regexes)
 
     @property
@@ -95,6 +100,7 @@ class GroupViews:
         return {intern(name): self._share(topic) for name, topic in topics.items()}
 
     def _share(self, topic: _KnownTopic | None) -> TopicImage | None:
+        """Return the topic's image, the same object for equal images. Return None for None."""
         if topic is None:
             return None
         if len(self._shared) > _SHARED_MAX:

@@ -25,16 +25,16 @@ Content = TypeVar("Content")
 
 
 class _Sent(Struct, Generic[Content], frozen=True):
-    """The last record for a group, when it was sent, and the time from which it is due again."""
+    """The last record that was sent to a group."""
 
     content: Content
-    at_s: float
-    again_at_s: float
-    pause_s: float
+    at_s: float  # when it was sent
+    again_at_s: float  # when the same content is due again
+    pause_s: float  # between these times
 
 
-class Resend(Generic[Content]):
-    """The last record of each group, which decides when the next one is due.
+class ResendSchedule(Generic[Content]):
+    """The schedule of groups' records: the last record of each group decides when the next one is due.
 
     Other content is due `apart_s` after the last record, the same content after a pause. `now_s` is of a
     monotonic clock.
@@ -55,6 +55,7 @@ class Resend(Generic[Content]):
         }
 
     def is_due(self, group_id: str, content: Content, now_s: float) -> bool:
+        """Return True if a record of this content may be sent to the group now."""
         last = self._sent.get(group_id)
         if last is None:
             return True
@@ -83,12 +84,11 @@ Images = Mapping[str, TopicImage | None]
 
 
 def is_doubtful(before: Images, now: Images) -> bool:
-    """Return True if a topic is missing, or has another id, in the next poll.
-
-    A third poll decides, because a broker may lag.
+    """Return True if a topic that existed in the poll `before` was deleted, or created anew, according to the
+    next poll, `now`. A third poll has to confirm that, because a broker may lag.
     """
-    known = ((name, image.id) for name, image in before.items() if image is not None)
-    return any(name in now and _id_of(now[name]) != known_id for name, known_id in known)
+    ids_before = ((name, image.id) for name, image in before.items() if image is not None)
+    return any(name in now and _id_of(now[name]) != id_before for name, id_before in ids_before)
 
 
 def _id_of(image: TopicImage | None) -> UUID | None:
@@ -113,8 +113,8 @@ class OffsetTopics:
         # By group and topic: the topic id of each partition's offset, None if unknown. Ids are text, because
         # a str caches its hash.
         self._ids: dict[str, dict[str, dict[int, str | None]]] = {}
-        self._seen: dict[str, UUID | None] = {}
-        self._resend: Resend[dict[str, TopicImage | None]] = Resend()
+        self._last_ids: dict[str, UUID | None] = {}  # the topics' ids in the last call of `compare`
+        self._resend: ResendSchedule[dict[str, TopicImage | None]] = ResendSchedule()
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Read a record of the offsets topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
@@ -127,7 +127,7 @@ class OffsetTopics:
             return
         topics = self._ids.get(group_id, {})
         topics.get(topic, {}).pop(partition, None)
-        if not topics.get(topic, True):
+        if topic in topics and not topics[topic]:
             del topics[topic]
             if not topics:
                 del self._ids[group_id]
@@ -142,10 +142,10 @@ class OffsetTopics:
         An image of a topic counts when two calls in a row show it, because a broker may lag. `now_s` is of a
         monotonic clock.
         """
-        seen = {name: _id_of(image) for name, image in images.items()}
-        sure = {n: i for n, i in images.items() if n in self._seen and self._seen[n] == seen[n]}
-        self._seen = seen
-        differences = dict(self._differences(sure))
+        ids = {name: _id_of(image) for name, image in images.items()}
+        confirmed = {n: i for n, i in images.items() if n in self._last_ids and self._last_ids[n] == ids[n]}
+        self._last_ids = ids
+        differences = dict(self._differences(confirmed))
         self._resend.keep(differences, now_s)
         due = (
             (group_id, topics)
@@ -155,8 +155,8 @@ class OffsetTopics:
         return [self._record(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
 
     def _differences(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
-        """Yield each group with its topics whose offsets have another topic id, or whose topic was
-        deleted.
+        """Yield each group that has offsets of a topic that was deleted or has another id than the offsets,
+        with the present images of such topics. The maximum is TOPICS_AT_ONCE.
         """
         ids = {name: None if image is None else str(image.id) for name, image in images.items()}
         for group_id, topics in self._ids.items():
@@ -165,10 +165,11 @@ class OffsetTopics:
                 for topic, offsets in topics.items()
                 if topic in ids and (ids[topic] is None or set(offsets.values()) != {ids[topic]})
             )
-            if misfits := {topic: images[topic] for topic in islice(differing, TOPICS_AT_ONCE)}:
-                yield group_id, misfits
+            if images_to_report := {topic: images[topic] for topic in islice(differing, TOPICS_AT_ONCE)}:
+                yield group_id, images_to_report
 
     def _record(self, group_id: str, topics: dict[str, TopicImage | None], now_s: float) -> TopicMetadata:
+        """Return the group's record, and count it as sent."""
         self._resend.sent(group_id, topics, now_s)
         return TopicMetadata(group_id=group_id, topics=topics)
 

@@ -16,8 +16,10 @@ class Matched(Struct, frozen=True):
 
 
 class _Cached(Struct, frozen=True):
+    """The last matches of a pattern."""
+
     matched: Matched
-    among: frozenset[str]
+    topics: frozenset[str]  # the topics that the pattern was matched against
 
 
 class PatternMatches:
@@ -31,10 +33,11 @@ class PatternMatches:
     def __init__(self, internal: Collection[str] = ()) -> None:
         self._internal = internal
         self._topics: frozenset[str] = frozenset()
-        self._cached: dict[str, _Cached] = {}
+        self._cached: dict[str, _Cached] = {}  # by pattern
+        # By pattern: the digest of its matches, and the matches that it was computed from.
         self._digests: dict[str, tuple[Matched, str]] = {}
-        # The topics added and removed since an earlier set of topics. There are few sets, because patterns
-        # were matched at few different polls.
+        # The topics added and removed since an earlier poll, by that poll's topics. There are few entries,
+        # because patterns were matched at few different polls.
         self._differences: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = {}
 
     def update(
@@ -45,16 +48,17 @@ class PatternMatches:
         Return the patterns whose matches have changed, and True if all patterns were matched. The first
         pattern is always matched, the others only while `has_time` returns True.
         """
-        if topics != self._topics:  # else it stays the same object, by which `of` compares
+        if topics != self._topics:  # an equal set must not replace it, because `of` compares by identity
             self._topics = topics
         wanted = list(dict.fromkeys(patterns))
         self._cached = {pattern: self._cached[pattern] for pattern in wanted if pattern in self._cached}
-        self._digests = {p: known for p, known in self._digests.items() if p in self._cached}
+        self._digests = {p: cached for p, cached in self._digests.items() if p in self._cached}
         self._differences.clear()
-        behind = [pattern for pattern in wanted if self.of(pattern) is None]
+        unmatched = [pattern for pattern in wanted if self.of(pattern) is None]
         changed: set[str] = set()
-        for number, pattern in enumerate(behind):
-            if number and not has_time():
+        for number, pattern in enumerate(unmatched):
+            is_first = number == 0
+            if not is_first and not has_time():
                 return changed, False
             cached = self._cached.get(pattern)
             matched = self._match(pattern, cached)
@@ -66,33 +70,39 @@ class PatternMatches:
     def of(self, pattern: str) -> Matched | None:
         """Return the matches of the pattern among the topics, or None if there was no time for it yet."""
         cached = self._cached.get(pattern)
-        return cached.matched if cached is not None and cached.among is self._topics else None
+        return cached.matched if cached is not None and cached.topics is self._topics else None
 
     def digest_of(self, pattern: str) -> str | None:
-        """Return the digest of the topics that the pattern matches, or None if these are not known."""
+        """Return the digest of the topics that the pattern matches, or None if the pattern is not matched yet
+        or has an error.
+        """
         matched = self.of(pattern)
         if matched is None or matched.error is not None:
             return None
-        known = self._digests.get(pattern)
-        if known is None or known[0] is not matched:
-            known = self._digests[pattern] = matched, digest(matched.topics)
-        return known[1]
+        cached = self._digests.get(pattern)
+        if cached is None or cached[0] is not matched:
+            cached = self._digests[pattern] = matched, digest(matched.topics)
+        return cached[1]
 
     def _match(self, pattern: str, cached: _Cached | None) -> Matched:
+        """Match the pattern against the topics that are new since `cached`, or against all if that has no
+        matches.
+        """
         try:
             if cached is None or cached.matched.error is not None:
                 return Matched(matching(pattern, self._topics, self._internal))
-            new_topics, missing_topics = self._since(cached.among)
-            added = matching(pattern, new_topics, self._internal)
-            removed = missing_topics.intersection(cached.matched.topics)
+            added_topics, removed_topics = self._difference_to(cached.topics)
+            added = matching(pattern, added_topics, self._internal)
+            removed = removed_topics.intersection(cached.matched.topics)
         except re2.error as error:
             return Matched([], error_text(error))
         if not added and not removed:
             return cached.matched
         return Matched(sorted({*cached.matched.topics, *added} - removed))
 
-    def _since(self, among: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-        found = self._differences.get(among)
-        if found is None:
-            found = self._differences[among] = self._topics - among, among - self._topics
-        return found
+    def _difference_to(self, earlier: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the topics added and removed since `earlier`."""
+        difference = self._differences.get(earlier)
+        if difference is None:
+            difference = self._differences[earlier] = self._topics - earlier, earlier - self._topics
+        return difference

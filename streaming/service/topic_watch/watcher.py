@@ -22,7 +22,7 @@ from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.topic_reader import FollowerThread, TopicReader, reader_and_admin
+from kafka_why.topic_reader import TopicReader, TopicsFollower, reader_and_admin
 from streaming.service.request_appender import ACKNOWLEDGED_TIMEOUT_S, RequestAppender
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, GroupUpdate
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_doubtful
@@ -39,24 +39,22 @@ _NAMES_LOGGED = 20
 log = structlog.get_logger()
 
 
-class TopicWatcher(FollowerThread):
+class TopicWatcher(TopicsFollower):
     """A thread of the coordinator's process that watches the topics until stopped.
 
     It continues when a broker is unreachable. It checks the topics every `interval_ms`, more rarely if a
     check takes long. It reports a deleted topic at the second check, which follows at once.
     """
 
-    _retried = Exception  # after any error, the topics have to be watched
+    _retried_errors = Exception  # after any error, the topics have to be watched
 
     def __init__(
         self, client_config: ClientConfig, layout: TopicLayout, *, interval_ms: int = DEFAULT_INTERVAL_MS
     ) -> None:
-        self._client_config = client_config
-        self._layout = layout
         self._interval_s = interval_ms / 1000
-        super().__init__("topic-watcher", "watching the topics")
-        self._images: Images = {}
-        self._is_in_doubt = False
+        super().__init__("topic-watcher", "watching the topics", client_config, layout)
+        self._images: Images = {}  # of the last poll
+        self._is_in_doubt = False  # a topic seemed to be deleted or created anew at the last poll
 
     def _connect_and_follow(self) -> None:
         # No client waits for the watcher, so fetches can be rarer than batches.
@@ -89,6 +87,7 @@ class TopicWatcher(FollowerThread):
                 self._worked()
 
     def _apply_records(self, reader: TopicReader, offsets: OffsetTopics, groups: GroupTopics) -> None:
+        """Apply the available records of both topics."""
         for record in reader.poll(_POLL_MS):
             try:
                 if record.topic == self._layout.groups_topic:
@@ -116,21 +115,23 @@ class TopicWatcher(FollowerThread):
             internal = frozenset(topic["name"] for topic in described if topic["is_internal"])
         # The list omits topics that this client may not describe. A query by name distinguishes them from
         # missing ones.
-        if missing := (offsets.names() | groups.names()) - (listed or frozenset()):
-            images = {**images, **_images(admin.describe_topics(sorted(missing)))}
+        if not_listed := (offsets.names() | groups.names()) - (listed or frozenset()):
+            images = {**images, **_images(admin.describe_topics(sorted(not_listed)))}
         self._images, self._is_in_doubt = images, is_doubtful(self._images, images)
-        of_offsets = offsets.compare(images, now_s)
-        of_groups = groups.compare(ClusterTopics(images, listed, at_ms, internal), now_s)
+        offset_updates = offsets.compare(images, now_s)
+        group_updates = groups.compare(ClusterTopics(images, listed, at_ms, internal), now_s)
         try:
-            _send(requests, [*of_offsets, *of_groups])
+            _send(requests, [*offset_updates, *group_updates])
         except KafkaError:
-            offsets.not_sent(of_offsets)
-            groups.not_sent(of_groups)
+            offsets.not_sent(offset_updates)
+            groups.not_sent(group_updates)
             raise
 
 
 def _send(requests: RequestAppender, messages: Sequence[GroupUpdate]) -> None:
-    """Send the records, and wait until all are acknowledged. Raises KafkaError."""
+    """Send the records, and wait until all are acknowledged. One that is too large is dropped. Raises
+    KafkaError.
+    """
     for message, future in zip(messages, requests.send(messages), strict=True):
         try:
             future.get(timeout=ACKNOWLEDGED_TIMEOUT_S)
@@ -142,15 +143,17 @@ def _send(requests: RequestAppender, messages: Sequence[GroupUpdate]) -> None:
 
 
 def _names_in(messages: Sequence[GroupUpdate]) -> list[str]:
+    """Return the topics and patterns in these records."""
     return sorted({n for m in messages for n in (m.topics if isinstance(m, TopicMetadata) else m.patterns)})
 
 
 def _images(described: list[dict[str, Any]]) -> dict[str, TopicImage | None]:
-    """Return the images of topics in a Metadata response."""
+    """Return the images of topics in a Metadata response by name, None for a topic that does not exist. A
+    topic with another error is left out.
+    """
     images: dict[str, TopicImage | None] = {}
     for topic in described:
         if topic["error_code"] == UnknownTopicOrPartitionError.errno:
-            # A topic with another error is left out.
             images[topic["name"]] = None
         elif topic["error_code"] == 0 and topic["topic_id"] is not None:
             images[topic["name"]] = TopicImage(UUID(str(topic["topic_id"])), len(topic["partitions"]))

@@ -1,1 +1,1 @@
-"""The reports to groups on the outcomes of the transactions of their pending offsets."""
+"""The reports on the outcomes of transactions to the groups whose offsets are pending in them."""

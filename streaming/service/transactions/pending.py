@@ -1,8 +1,10 @@
 """The transactions whose outcome groups do not know yet, and the markers found for them. No IO, no clock.
 
-Rows TW1 to TW7. The records of the transactions topic are the open entries. An entry is decided by its
-producer's first marker at or above the entry's position that does not belong to an earlier transaction
-(`outcome_of`, which the coordinator also uses).
+Each record of the transactions topic is an open entry: the pending offsets of one group and transaction. A
+marker is the brokers' record, on the markers topic, of how a producer's transaction ended. An entry's
+position is the end of its markers partition before the offsets were sent. The entry is decided by its
+producer's first marker from that position on that does not belong to an earlier transaction. The coordinator
+uses the same function for that, `outcome_of` (rows TW1 to TW7).
 """
 
 from collections import Counter, deque
@@ -26,9 +28,6 @@ from kafka_why.lifetimes import Closeable
 from state.kafka.commits import outcome_of
 from streaming.service.request_appender import BROKER_TIMEOUT_MS
 
-# A reader of the outcomes of transactions, from the markers topic.
-
-
 _FETCH_MAX_BYTES = 512 * 1024
 OFFSET_OUT_OF_RANGE = 1
 _MAGIC = 2
@@ -40,7 +39,7 @@ class Marker(NamedTuple):
     offset: int
     producer_id: int
     producer_epoch: int
-    committed: bool
+    committed: bool  # False if it was aborted
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,32 +67,32 @@ class MarkersReader(Closeable):
             bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
             request_timeout_ms=BROKER_TIMEOUT_MS,
         )
-        self._found: FoundTopic | None = None
+        self._found_topic: FoundTopic | None = None
 
     def find_topic(self) -> UUID:
-        """Return the topic's id. Raises UnknownTopicOrPartitionError if there is no such topic."""
-        self._found = found = find_topic(self._admin, self._topic)
-        return found.topic_id
+        """Return the topic's id. Raises UnknownTopicOrPartitionError if the topic does not exist."""
+        self._found_topic = found_topic = find_topic(self._admin, self._topic)
+        return found_topic.topic_id
 
     def fetch(self, partition: int, offset: int, max_wait_ms: int) -> Fetched:
         """Read from this offset on. Waits up to `max_wait_ms` for a first record."""
-        if self._found is None:
-            self._found = find_topic(self._admin, self._topic)
-        found = fetch(
+        if self._found_topic is None:
+            self._found_topic = find_topic(self._admin, self._topic)
+        result = fetch(
             self._admin,
-            self._found,
+            self._found_topic,
             partition,
             offset,
             by_id=True,
             max_wait_ms=max_wait_ms,
             max_bytes=_FETCH_MAX_BYTES,
         )
-        if found.error_code == OFFSET_OUT_OF_RANGE:
-            return Fetched([], offset, found.log_start_offset, found.high_watermark, is_out_of_range=True)
-        if found.error_code:
-            raise for_code(found.error_code)(f"{self._topic}-{partition}")
-        markers, next_offset = read_markers(found.records or b"", offset)
-        return Fetched(markers, next_offset, found.log_start_offset, found.high_watermark)
+        if result.error_code == OFFSET_OUT_OF_RANGE:
+            return Fetched([], offset, result.log_start_offset, result.high_watermark, is_out_of_range=True)
+        if result.error_code:
+            raise for_code(result.error_code)(f"{self._topic}-{partition}")
+        markers, next_offset = read_markers(result.records or b"", offset)
+        return Fetched(markers, next_offset, result.log_start_offset, result.high_watermark)
 
     def close(self) -> None:
         """Close the connections."""
@@ -128,14 +127,12 @@ def read_markers(records: bytes, offset: int) -> tuple[list[Marker], int]:
 
 
 def _batches(records: bytes) -> Iterator[Any]:
+    """Yield kafka-python's record batches of the current format. Markers are only in these."""
     memory = MemoryRecords(records)
     while memory.has_next():
         batch = memory.next_batch()
         if batch is not None and batch.magic == _MAGIC:
             yield batch
-
-
-# The transactions whose outcome groups do not know yet, and the markers found for them.
 
 
 # The maximum number of markers of a partition that are kept for entries read after their marker.
@@ -149,16 +146,18 @@ _BY_HAND = "see `groups abort-pending`"
 
 
 class Decision(NamedTuple):
-    """The marker that decides a group's entries of one producer, from the position `first_position` on."""
+    """A marker that decides entries of one group and producer."""
 
     group_id: str
-    partition: int
-    first_position: int
+    partition: int  # of the markers topic
+    first_position: int  # the lowest position of these entries
     marker: Marker
 
 
 @dataclass(slots=True)
 class _Entry:
+    """An open entry: the pending offsets of one group and transaction."""
+
     pending: PendingTransaction
     marker: Marker | None = None  # the marker that decides the entry
     outcome: MarkerOutcome | None = None  # the meaning of the marker
@@ -172,8 +171,8 @@ class _Partition:
     """A partition of the markers topic. `markers` are all of its markers from `first` to `position`."""
 
     first: int
-    position: int
-    end: int = 0
+    position: int  # the offset to read from next
+    end: int = 0  # the high watermark at the last Fetch
     markers: deque[Marker] = field(default_factory=deque)
 
 
@@ -184,8 +183,8 @@ class PendingTransactions:
 
     def __init__(self, topic_id: UUID, decided: Counter[str]) -> None:
         self.topic_id = topic_id
-        self._entries: dict[bytes, _Entry] = {}
-        self._partitions: dict[int, _Partition] = {}
+        self._entries: dict[bytes, _Entry] = {}  # by key on the transactions topic
+        self._partitions: dict[int, _Partition] = {}  # by number
         self._decided = decided
 
     def __bool__(self) -> bool:
@@ -200,9 +199,9 @@ class PendingTransactions:
             self._forget_partitions_without_entries()
             return
         pending = _decoder.decode(value)
-        known = self._entries.get(key)
-        if known is not None:  # the entry has fewer partitions left
-            known.pending = pending
+        known_entry = self._entries.get(key)
+        if known_entry is not None:  # only the number of its partitions has changed
+            known_entry.pending = pending
             return
         entry = self._entries[key] = _Entry(pending)
         if self._is_of_topic(pending):
@@ -213,17 +212,21 @@ class PendingTransactions:
         return pending.txn_topic_id in (None, self.topic_id)
 
     def _look_up(self, entry: _Entry) -> None:
-        """Find the marker of a new entry among the markers already read, or read again from the entry on."""
+        """Find the marker of a new entry among the markers that were already read.
+
+        If the entry's position is before these, the partition is read again from that position on.
+        """
         pending = entry.pending
         partition = self._partitions.get(pending.txn_partition)
         if partition is None:
             position = pending.txn_position
             self._partitions[pending.txn_partition] = _Partition(position, position)
         elif pending.txn_position < partition.first:
-            partition.first = partition.position = pending.txn_position
+            partition.first = pending.txn_position
+            partition.position = pending.txn_position
             partition.markers.clear()
         else:
-            _find_marker(entry, _since(pending.txn_position, partition.markers))
+            _decide(entry, _markers_from(pending.txn_position, partition.markers))
 
     def positions(self) -> dict[int, int]:
         """Return the offset to read from next for each partition that has an entry without a marker."""
@@ -234,14 +237,14 @@ class PendingTransactions:
         }
         return {partition: self._partitions[partition].position for partition in sorted(wanted)}
 
-    def read(self, number: int, fetched: Fetched) -> None:
-        """Add the markers that were read from a partition's position on."""
+    def add_fetched(self, number: int, fetched: Fetched) -> None:
+        """Add the markers that were fetched from a partition's position on."""
         partition = self._partitions[number]
         partition.end = fetched.end
-        missing_to = max(fetched.start, 0)
-        if missing_to > partition.position:
-            self._mark_lost(number, missing_to)
-            partition.first = partition.position = missing_to
+        if fetched.start > partition.position:
+            self._mark_lost(number, fetched.start)
+            partition.first = fetched.start
+            partition.position = fetched.start
             partition.markers.clear()
         if fetched.is_out_of_range:
             return
@@ -250,11 +253,11 @@ class PendingTransactions:
         while len(partition.markers) > MARKERS_MAX:
             partition.first = partition.markers.popleft().offset + 1
         for entry in self._undecided(number):
-            _find_marker(entry, fetched.markers)
+            _decide(entry, fetched.markers)
 
     def due(self, now_s: float) -> list[Decision]:
-        """Return the requests that are due now, one for each group, producer and marker."""
-        first: dict[tuple[str, int, Marker], int] = {}
+        """Return the decisions to send to groups now, one for each group and marker."""
+        positions: dict[tuple[str, int, Marker], int] = {}
         for entry in self._entries.values():
             if entry.marker is None or entry.due_s > now_s:
                 continue
@@ -262,21 +265,25 @@ class PendingTransactions:
             entry.repeat_s = min(2 * entry.repeat_s, LONGEST_REPEAT_S)
             pending = entry.pending
             key = pending.group_id, pending.txn_partition, entry.marker
-            first[key] = min(pending.txn_position, first.get(key, pending.txn_position))
-        return [Decision(group, number, lowest, marker) for (group, number, marker), lowest in first.items()]
+            positions[key] = min(pending.txn_position, positions.get(key, pending.txn_position))
+        return [
+            Decision(group_id, partition, first_position, marker)
+            for (group_id, partition, marker), first_position in positions.items()
+        ]
 
     def summary(self, now_ms: int) -> TransactionsSummary:
         """Return the summary for operators at this time of the wall clock."""
         ages_ms = [now_ms - entry.pending.at_ms for entry in self._entries.values()]
         return TransactionsSummary(
-            len(self._entries),
-            max(0, max(ages_ms, default=0)),
-            sum(max(0, p.end - p.position) for p in self._partitions.values()),
-            tuple(sorted(self._decided.items())),
-            tuple(filter(None, (self._alarm(entry, now_ms) for entry in self._entries.values()))),
+            pending=len(self._entries),
+            oldest_age_ms=max([0, *ages_ms]),
+            lag=sum(max(0, p.end - p.position) for p in self._partitions.values()),
+            decided=tuple(sorted(self._decided.items())),
+            alarms=tuple(filter(None, (self._alarm(entry, now_ms) for entry in self._entries.values()))),
         )
 
     def _alarm(self, entry: _Entry, now_ms: int) -> str | None:
+        """Return a sentence for operators if the entry stays pending for too long or forever, else None."""
         pending = entry.pending
         age_ms = now_ms - pending.at_ms
         if entry.outcome is not None:
@@ -298,6 +305,7 @@ class PendingTransactions:
         )
 
     def _undecided(self, number: int) -> list[_Entry]:
+        """Return the entries of this partition whose marker may still come."""
         return [
             entry
             for entry in self._entries.values()
@@ -307,10 +315,10 @@ class PendingTransactions:
             and self._is_of_topic(entry.pending)
         ]
 
-    def _mark_lost(self, number: int, missing_to: int) -> None:
-        """Mark the undecided entries before this offset as lost, because their markers were deleted."""
+    def _mark_lost(self, number: int, log_start: int) -> None:
+        """Mark the undecided entries before the start of the log as lost: markers may have been deleted."""
         for entry in self._undecided(number):
-            entry.is_lost = entry.pending.txn_position < missing_to
+            entry.is_lost = entry.pending.txn_position < log_start
 
     def _forget_partitions_without_entries(self) -> None:
         needed = {entry.pending.txn_partition for entry in self._entries.values()}
@@ -318,14 +326,15 @@ class PendingTransactions:
             del self._partitions[number]
 
 
-def _since(position: int, markers: deque[Marker]) -> Iterable[Marker]:
-    # Most entries are near the end.
+def _markers_from(position: int, markers: deque[Marker]) -> Iterable[Marker]:
+    """Return the markers at and after this position, in order."""
+    # Search from the end, because most entries' positions are near it.
     tail = list(takewhile(lambda marker: marker.offset >= position, reversed(markers)))
     return reversed(tail)
 
 
-def _find_marker(entry: _Entry, markers: Iterable[Marker]) -> None:
-    """Find the marker that decides the entry, in the order of the log."""
+def _decide(entry: _Entry, markers: Iterable[Marker]) -> None:
+    """Set the marker and the outcome of the entry if one of these markers, in the log's order, decides it."""
     pending = entry.pending
     for marker in markers:
         if marker.producer_id != pending.producer_id or marker.offset < pending.txn_position:

@@ -9,13 +9,20 @@ import click
 from tests.campaigns.playing import command, fault_options, play
 from tests.campaigns.results import Result, by_fault, early_ends, markdown, median_and_most
 from tests.campaigns.stage import IDENTICAL, REPLAYS
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 from tests.faults.campaign.kinds import KINDS, LOCAL, LOST, WITH_STANDBY
 from tests.faults.campaign.load.running import PROTOCOLS
 from tests.faults.campaign.stage import EARLY, REQUESTS, FaultStage
 
 GROUPS = {protocol: usual for protocol, (usual, _) in PROTOCOLS.items()}
-_HEAD = ("fault", "times", "in flight", *(wrong.value for wrong in Wrong), "refused clearly", "recovery (s)")
+_HEAD = (
+    "fault",
+    "times",
+    "in flight",
+    *(wrong.value for wrong in Violation),
+    "refused clearly",
+    "recovery (s)",
+)
 _LOSSES_HEAD = ("fault", "times", "last acknowledgement after the loss (s)", "end after the loss (s)")
 
 
@@ -48,7 +55,7 @@ def table(results: Sequence[Result]) -> str:
     """Return the tables of all campaigns, and the seeds below them."""
     rows, losses = [], []
     for name, _, struck, wrongs in by_fault(results, KINDS):
-        counts = [str(wrongs[wrong.value]) for wrong in Wrong]
+        counts = [str(wrongs[wrong.value]) for wrong in Violation]
         in_flight = f"{sum(it.measured['in flight'] for it in struck):,.0f}"
         refused = str(sum(it.is_refused for it in struck))
         recovery = median_and_most([it.recovery_s for it in struck])

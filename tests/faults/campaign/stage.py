@@ -10,7 +10,7 @@ from clients.coordinator_client import CoordinatorClient
 from kafka_why.contract.kafka.requests import OffsetFetch
 from kafka_why.contract.layout import TopicLayout
 from tests.campaigns.planted import bug_of
-from tests.campaigns.results import Result, Struck
+from tests.campaigns.results import Result, StruckFault
 from tests.campaigns.stage import (
     CONSUMER_SESSION_MS,
     PREFIX,
@@ -77,11 +77,11 @@ class FaultStage(Stage):
     def now(self) -> int:
         return int(time.time() * 1000)
 
-    def begin(self, struck: Struck, random: Random) -> None:
+    def before_fault(self, struck: StruckFault, random: Random) -> None:
         self.measured = struck.measured
         self.measured["in flight"] = self.load.meter.in_flight
 
-    def end(self, struck: Struck) -> None:
+    def after_fault(self, struck: StruckFault) -> None:
         self.note_outages()
 
     def wait_for_progress(self) -> float:

@@ -61,7 +61,7 @@ class Librdkafka:
             raise KafkaException(error)
 
     def commit(self) -> bool:
-        """Commit the positions. Return whether there were any."""
+        """Commit the positions. Return True if there were any."""
         try:
             self._consumer.commit(asynchronous=False)
         except KafkaException as raised:

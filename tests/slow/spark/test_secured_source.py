@@ -11,8 +11,8 @@ from streaming.query.pipeline import cluster_options, read_requests
 from streaming.query.spark_settings import REDACTED_OPTIONS, REDACTED_TEXTS
 from tests.e2e.harness import create_topic, new_layout
 from tests.harness import secrets
+from tests.harness.certificates import TokenEndpoint
 from tests.harness.secured_broker import TOOLS, SecuredBroker
-from tests.harness.tokens import TokenEndpoint
 
 pytestmark = pytest.mark.e2e
 
@@ -51,7 +51,7 @@ def test_spark_source_and_sink_authenticate(
 
 
 @pytest.mark.parametrize("way", ["SCRAM-SHA-512", "certificate", "OAUTHBEARER"])
-def test_a_plan_shows_no_secret(
+def test_spark_plan_shows_no_secret(
     spark: SparkSession, configs: dict[str, ClientConfig], secured: SecuredBroker, way: str
 ) -> None:
     """The settings are hidden by their names and by their texts. A line of the authority's certificate shows

@@ -18,7 +18,7 @@ EVERY = {**ASSIGNORS, "uniform": BROKER_ASSIGNORS["uniform"]}
 
 
 def parts(text: str) -> tuple[TopicPartition, ...]:
-    """ "t0 t1" is partitions 0 and 1 of topic t."""
+    """Parse "t0 t1" as partitions 0 and 1 of topic t."""
     return tuple(TopicPartition(word[0], int(word[1:])) for word in text.split())
 
 

@@ -70,7 +70,7 @@ def pasts(draw: st.DrawFn, wishes: Wishes) -> Owned:
 
 
 @given(weights=weights, tolerance=tolerances, wishes=wishes_of_any, data=st.data())
-def test_every_partition_is_assigned_once_to_a_subscriber_and_loads_are_within_the_bound(
+def test_every_partition_has_one_subscriber_and_loads_are_bounded(
     weights: dict[TopicPartition, int], tolerance: int, wishes: Wishes, data: st.DataObject
 ) -> None:
     answer = assign(weights, tolerance, wishes, data.draw(pasts(wishes)))
@@ -83,7 +83,7 @@ def test_every_partition_is_assigned_once_to_a_subscriber_and_loads_are_within_t
 
 
 @given(weights=weights, tolerance=tolerances, members=st.sets(st.sampled_from("abcdef"), min_size=1))
-def test_with_the_same_topics_the_spread_is_the_heaviest_partition_at_most(
+def test_equal_subscriptions_limit_the_load_difference_to_one_partition(
     weights: dict[TopicPartition, int], tolerance: int, members: set[str]
 ) -> None:
     answer = assign(weights, tolerance, dict.fromkeys(sorted(members), tuple(TOPICS)))
@@ -92,7 +92,7 @@ def test_with_the_same_topics_the_spread_is_the_heaviest_partition_at_most(
 
 
 @given(weights=weights, tolerance=tolerances, wishes=wishes_of_any, data=st.data())
-def test_nothing_moves_while_loads_are_within_the_bound(
+def test_no_partition_moves_while_loads_are_within_the_bound(
     weights: dict[TopicPartition, int], tolerance: int, wishes: Wishes, data: st.DataObject
 ) -> None:
     answer = assign(weights, tolerance, wishes, data.draw(pasts(wishes)))
@@ -155,7 +155,7 @@ ALL_V: Wishes = {"a": ("v",), "b": ("v",)}
     ],
     ids=["the heaviest first", "a burst", "within the tolerance", "over it", "without weight"],
 )
-def test_partitions_are_assigned_by_weight(
+def test_lag_is_balanced_within_the_tolerance(
     lag: dict[TopicPartition, int],
     tolerance: int,
     wishes: Wishes,

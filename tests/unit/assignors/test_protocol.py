@@ -52,10 +52,6 @@ def grouped(partitions: tuple[TopicPartition, ...]) -> list[tuple[str, list[int]
     return list(numbers_of.items())
 
 
-def sort_partitions(partitions: tuple[TopicPartition, ...]) -> tuple[TopicPartition, ...]:
-    return tuple(sorted(partitions, key=lambda p: (java_order(p.topic), p.partition)))
-
-
 # Recorded from ConsumerProtocol of kafka-clients 4.3.0.
 
 
@@ -118,10 +114,11 @@ def test_decoded_assignment_is_grouped_by_topic(assignment: Assignment, version:
 @given(subscription=subscriptions, version=st.sampled_from(VERSIONS))
 def test_subscription_is_encoded_as_by_kafka_python(subscription: Subscription, version: int) -> None:
     generation_id = subscription.generation_id
+    owned_partitions = sorted(subscription.owned_partitions, key=lambda p: (java_order(p.topic), p.partition))
     theirs = ConsumerProtocolSubscription(
         topics=sorted(subscription.topics, key=java_order),
         user_data=subscription.user_data,
-        owned_partitions=grouped(sort_partitions(subscription.owned_partitions)),
+        owned_partitions=grouped(tuple(owned_partitions)),
         generation_id=-1 if generation_id is None else generation_id,
         rack_id=subscription.rack_id,
     ).encode(version=version)

@@ -6,20 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
+from assignors.rocketmq.api import IllegalArgumentException
 from assignors.rocketmq.strategies import (
     ALL_QUEUES_OF_BROKER,
-    AllocateMachineRoomNearby,
     AllocateMessageQueueAveragely,
-    AllocateMessageQueueByConfig,
     HashRing,
-    NamePrefixResolver,
-    StrategySettings,
-    UnknownStrategy,
     allocate_for_pop,
-    strategy_named,
 )
 from kafka_why.contract.rocketmq.requests import MessageQueue, sort_client_ids, sort_queues
+from tests.unit.assignors.test_rocketmq_vectors import NEARBY, strategy_named
 
 # Every name contains a room for MACHINE_ROOM_NEARBY and one for MACHINE_ROOM.
 ROOMS = st.sampled_from(["r1", "r2", "r3"])
@@ -32,15 +27,13 @@ CLIENTS = st.lists(st.builds("{}-{}".format, ROOMS, NAMES), min_size=1, max_size
     sort_client_ids
 )
 
-SETTINGS = StrategySettings(consumeridcs={"r1-", "r2-", "r3-"}, machine_room_resolver=NamePrefixResolver())
-NEARBY = "MACHINE_ROOM_NEARBY-"
 PARTITIONING = ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM"]
 
 
 def shares(name: str, queues: list[MessageQueue], clients: list[str]) -> list[list[MessageQueue]]:
-    strategy = strategy_named(name, SETTINGS)
+    strategy = strategy_named(name, {"r1-", "r2-", "r3-"})
     assert strategy.name == name
-    return [strategy.allocate("g", client_id, queues, clients) or [] for client_id in clients]
+    return [strategy.allocate(client_id, queues, clients) or [] for client_id in clients]
 
 
 @pytest.mark.parametrize("name", [*PARTITIONING, *(NEARBY + name for name in PARTITIONING)])
@@ -56,8 +49,8 @@ def test_every_queue_is_assigned_once(name: str, queues: list[MessageQueue], cli
 def test_pop_assigns_every_queue_and_serves_every_client(
     queues: list[MessageQueue], clients: list[str], strategy: str, shared: int
 ) -> None:
-    rule = strategy_named(strategy, SETTINGS)
-    dealt = [allocate_for_pop(rule, "g", client_id, queues, clients, shared) for client_id in clients]
+    rule = strategy_named(strategy, ())
+    dealt = [allocate_for_pop(rule, client_id, queues, clients, shared) for client_id in clients]
     assert all(dealt)
     got = {queue for share in dealt for queue in share}
     if 0 < shared < len(clients) - 1:
@@ -69,7 +62,7 @@ def test_pop_assigns_every_queue_and_serves_every_client(
 def popped(client_id: str | None, count: int, clients: list[str], shared: int) -> list[int]:
     rule = AllocateMessageQueueAveragely()
     share = allocate_for_pop(
-        rule, "g", client_id, [MessageQueue("t", "b", n) for n in range(count)], clients, shared
+        rule, client_id, [MessageQueue("t", "b", n) for n in range(count)], clients, shared
     )
     return [queue.queue_id for queue in share]
 
@@ -89,36 +82,19 @@ def popped(client_id: str | None, count: int, clients: list[str], shared: int) -
         ("\N{NO-BREAK SPACE}", 1, "abc", 1, []),
     ],
 )
-def test_pop_shares_queues_with_preceding_clients(
+def test_pop_assigns_a_client_the_queues_of_preceding_clients_too(
     client_id: str, count: int, clients: str, shared: int, numbers: list[int]
 ) -> None:
     assert popped(client_id, count, list(clients), shared) == numbers
 
 
 @pytest.mark.parametrize("client_id", [None, "", " \t"])
-def test_pop_refuses_a_blank_id_where_clients_take_turns(client_id: str | None) -> None:
+def test_pop_refuses_a_blank_client_id(client_id: str | None) -> None:
     with pytest.raises(IllegalArgumentException, match=r"^currentCID is empty$"):
         popped(client_id, 1, ["a", "b", "c"], 1)
 
 
-def test_machine_room_nearby_refuses_missing_settings() -> None:
-    with pytest.raises(NullPointerException, match=r"^allocateMessageQueueStrategy is null$"):
-        AllocateMachineRoomNearby(None, NamePrefixResolver())
-    with pytest.raises(NullPointerException, match=r"^machineRoomResolver is null$"):
-        strategy_named(NEARBY + "AVG", StrategySettings())
-    unset = AllocateMachineRoomNearby(AllocateMessageQueueByConfig(), NamePrefixResolver())
-    with pytest.raises(NullPointerException):
-        unset.allocate("g", "r1-a", [MessageQueue("t", "r1-b", 0)], ["r1-a"])
-
-
-def test_nested_strategy_names_are_accepted_and_unknown_ones_refused() -> None:
-    assert strategy_named(NEARBY + NEARBY + "CONFIG", SETTINGS).name == NEARBY + NEARBY + "CONFIG"
-    for name in ("", "avg", "MACHINE_ROOM_NEARBY", NEARBY, "POP/AVG"):
-        with pytest.raises(UnknownStrategy):
-            strategy_named(name, SETTINGS)
-
-
-def test_repeated_client_id_continues_its_ring_numbers() -> None:
+def test_duplicate_client_id_adds_new_points_to_the_hash_ring() -> None:
     hashed: list[str] = []
 
     def hash_function(key: str) -> int:

@@ -17,7 +17,7 @@ Last = dict[str, list[TopicPartition]]
 
 
 def parts(text: str) -> list[TopicPartition]:
-    """ "t0 u1" is partition 0 of topic t and partition 1 of u."""
+    """Parse "t0 u1" as partition 0 of topic t and partition 1 of u."""
     return [TopicPartition(word[0], int(word[1:])) for word in text.split()]
 
 
@@ -33,7 +33,7 @@ def parts(text: str) -> list[TopicPartition]:
         (3, 0, []),
     ],
 )
-def test_quotas_equal_kafkas(partitions: int, members: int, expected: list[int]) -> None:
+def test_uniform_assignment_quotas_equal_kafkas(partitions: int, members: int, expected: list[int]) -> None:
     """Rows SB1 and SB2, with the values of Kafka's own class."""
     assert quotas(partitions, members) == expected
 
@@ -129,7 +129,7 @@ def test_partitions_are_assigned_as_by_kafka(
 
 @given(st.integers(0, 2**32 - 1))
 @examples(150)
-def test_every_partition_has_a_member_and_the_shares_are_even(seed: int) -> None:
+def test_simple_assignors_assign_every_partition_evenly(seed: int) -> None:
     """Invariant SV3 after each of some steps, in which members, topics and partitions come and go."""
     random = Random(seed)
     is_equal = random.random() < 0.5

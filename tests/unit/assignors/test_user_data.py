@@ -38,7 +38,7 @@ def test_sticky_user_data_round_trips(claim: Claim) -> None:
     assert decode_sticky_user_data(encode_sticky_user_data(claim)) == claim
 
 
-def test_version_0_and_what_kafka_python_writes_are_read() -> None:
+def test_user_data_of_version_0_and_of_kafka_python_is_read() -> None:
     assert decode_sticky_user_data(WITHOUT_GENERATION) == Claim((T1, T0), NO_GENERATION)
     data = StickyAssignorUserData([("t", [1, 0]), ("u", [0])], 7).encode()
     assert decode_sticky_user_data(data) == Claim((T1, T0, U0), 7)
@@ -46,7 +46,7 @@ def test_version_0_and_what_kafka_python_writes_are_read() -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"\x00", WITHOUT_GENERATION[:-1], b"\xff" * 12, b"nonsense"])
-def test_unreadable_user_data_claims_nothing(data: bytes | None) -> None:
+def test_unreadable_user_data_claims_no_partition(data: bytes | None) -> None:
     assert decode_sticky_user_data(data) == Claim()
 
 
@@ -55,18 +55,18 @@ def test_any_user_data_is_decoded_without_an_error(data: bytes) -> None:
     assert isinstance(decode_sticky_user_data(data), Claim)
 
 
-def test_claim_that_does_not_fit_the_format_is_refused() -> None:
+def test_claim_too_large_for_the_user_data_format_is_refused() -> None:
     with pytest.raises(ProtocolError, match="generation 2147483648 is no int32"):
         encode_sticky_user_data(Claim((), 2**31))
 
 
-def test_sticky_members_are_known_by_their_user_data_only() -> None:
+def test_sticky_claim_is_read_from_the_user_data_only() -> None:
     subscription = Subscription(("t",), encode_sticky_user_data(Claim((T0,), 4)), (T1,), 5)
     assert sticky_claim(subscription) == Claim((T0,), 4)
     assert sticky_claim(Subscription(("t",), None, (T1,), 5)) == Claim()
 
 
-def test_cooperative_members_are_known_by_their_owned_partitions() -> None:
+def test_cooperative_claim_is_read_from_the_owned_partitions() -> None:
     # The field of KIP-792 has priority over the user data, which may contain anything.
     data = encode_cooperative_user_data(4)
     assert data == bytes.fromhex("00000004")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from bench.load.load_result import LoadResult
+from bench.memory import DRIVER, JVM, MIB, REPLICA, WORKERS
 from bench.page import PAGE, blocks, filled
 from bench.report import (
     Figure,
@@ -16,13 +18,15 @@ from bench.report import (
     ratio_at_most,
     to_json,
 )
-from bench.rows import ROWS
+from bench.rows import ROWS, checkpoint, endurance
+from bench.rows.checkpoint import Sizes, growth_of_most
+from bench.rows.endurance import HEAP, THE_GATEWAY, EnduranceResult, Slice
 
 SLOW = Figure("answer, p50", "ms", [1_100.0, 1_200.0, 1_300.0], [400.0], "the floor")
 
 
 @pytest.mark.parametrize(
-    ("ours", "beside", "line", "goal", "verdict"),
+    ("ours", "reference", "required", "target", "verdict"),
     [
         (1.0, (), None, None, ""),
         (1.0, (), at_most(1.0), None, "line"),
@@ -37,14 +41,15 @@ SLOW = Figure("answer, p50", "ms", [1_100.0, 1_200.0, 1_300.0], [400.0], "the fl
         (6_000.0, (10_000.0,), at_least(5_000), ratio_at_least(0.5), "goal"),
     ],
 )
-def test_verdict_compares_a_figure_with_its_line_and_goal(
-    ours: float, beside: tuple[float, ...], line: Limit | None, goal: Limit | None, verdict: str
+def test_verdict_compares_a_figure_with_its_required_limit_and_its_target(
+    ours: float, reference: tuple[float, ...], required: Limit | None, target: Limit | None, verdict: str
 ) -> None:
-    assert Figure("rate", "/s", [ours], beside, "other", line, goal).verdict == verdict
+    assert Figure("rate", "/s", [ours], reference, "other", required, target).verdict == verdict
 
 
 def test_results_round_trip() -> None:
-    measured = Measured("latency", [SLOW, Figure("late", "s", [2.0], line=at_most(1.0))], notes=["a note"])
+    late = Figure("late", "s", [2.0], required=at_most(1.0))
+    measured = Measured("latency", [SLOW, late], notes=["a note"])
     (read,) = from_json(to_json([measured]))
     assert read.figures[0].ratio == 3.0
     assert read.figures[1].verdict == "NOT"
@@ -52,10 +57,11 @@ def test_results_round_trip() -> None:
 
 
 PLOT = Plot("growth", "Cost", "groups", "ms", [Series("heartbeats", [2.0, 4.0], [1.0, 3.0])], guide=True)
-ROW = Measured("idle", [Figure("cores", "", [0.4], line=at_most(0.5))], [PLOT], ["a note"], machine="2 cores")
+CORES = Figure("cores", "", [0.4], required=at_most(0.5))
+ROW = Measured("idle", [CORES], [PLOT], ["a note"], machine="2 cores")
 
 
-def test_every_row_has_a_block_on_the_page() -> None:
+def test_every_benchmark_row_has_a_block_on_the_page() -> None:
     filled(PAGE.read_text(), dict.fromkeys(["lines", *ROWS], ""))
 
 
@@ -79,3 +85,47 @@ def test_row_is_shown_with_its_table_pictures_and_notes() -> None:
     ]
     assert "| cores | 0.4 |" in content["lines"]
     assert "Machine: 2 cores." in content["lines"]
+
+
+PARTS = (DRIVER, JVM, WORKERS, REPLICA, THE_GATEWAY)
+SLICES = 20
+
+
+def endured(leaking: str | None, mib_a_slice: int = 1) -> EnduranceResult:
+    """Ten minutes of 100 MiB in each part, of which one leaks."""
+    slices = []
+    for number in range(SLICES):
+        sizes = {part: (100 + (part == leaking) * number * mib_a_slice) * MIB for part in PARTS}
+        heap = (100 + (leaking == HEAP) * number * mib_a_slice) * MIB if number % 4 == 0 else None
+        slices.append(Slice(LoadResult(due_s=[0.0], latency_s=[0.1], took_s=1.0), sizes, heap))
+    return EnduranceResult(30.0, 1.0, slices)
+
+
+def not_reached(figures: list[Figure]) -> list[str]:
+    return [figure.what for figure in figures if figure.verdict == "NOT"]
+
+
+def test_constant_memory_meets_every_limit() -> None:
+    assert not_reached(endurance.result_of(endured(None)).figures) == []
+
+
+@pytest.mark.parametrize("part", [*PARTS, HEAP])
+def test_growing_memory_of_one_process_exceeds_its_limit(part: str) -> None:
+    figures = endurance.result_of(endured(part, 2 if part == JVM else 1)).figures
+    assert not_reached(figures) == [f"endurance, memory: {part}, growth"]
+
+
+def test_only_a_steadily_rising_size_is_unbounded() -> None:
+    saw = [float(100 + n % 7 * 50) for n in range(100)]
+    assert growth_of_most(saw) == 0
+    assert growth_of_most([100.0 + n for n in range(100)]) > checkpoint.GROWTH_LIMIT
+
+    def judged(bytes_of: list[float]) -> list[str]:
+        samples = [Sizes((n + 1) * 100) for n in range(len(bytes_of))]
+        for sample, size in zip(samples, bytes_of, strict=True):
+            sample.files["spark/state"], sample.sizes["spark/state"] = 7, int(size) * MIB
+        return not_reached(checkpoint.result_of(samples).figures)
+
+    assert judged(saw) == []
+    (leak,) = judged([100.0 + 2 * n for n in range(100)])
+    assert leak.endswith("size, growth")

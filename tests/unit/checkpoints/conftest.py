@@ -1,4 +1,4 @@
-"""What the tests of the checkpoint start from."""
+"""Fixtures of the checkpoint's tests."""
 
 from pathlib import Path
 

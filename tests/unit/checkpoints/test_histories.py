@@ -1,7 +1,7 @@
-"""What this version wrote when its history was recorded is read, and written again in the same way.
+"""The recorded history of this version is read, and its batches write the same again.
 
-`tests/histories/state_v<version>.json.xz` has batches of random logs, with the rows of the state and all that
-was written. The rows are read at each point of the logs, and this code goes on from them.
+`tests/histories/state_v<version>.json.xz` has batches of random logs, with the rows of the state and all
+outputs. The rows are read at each point of the logs, and this code continues from them.
 """
 
 from collections import Counter
@@ -55,12 +55,8 @@ def state_after(part: Part | None) -> State:
     return {row.shard: (row.version, row.payload) for row in part.rows} if part is not None else {}
 
 
-def records_of(part: Part) -> list[Record]:
-    return [Record(r.partition, r.offset, r.at_ms, r.key.encode(), r.value.encode()) for r in part.records]
-
-
 def said(output: Iterable[OutputRecord]) -> Counter[tuple[str, int, str | None, str | None]]:
-    """Return what was written, answers of a pack one by one. The order of two groups' records has no
+    """Return the outputs, with the answers of a pack one by one. The order of two groups' records has no
     meaning.
     """
     return Counter(
@@ -99,7 +95,7 @@ HELD = {
 
 
 def test_recorded_history_covers_every_group_state() -> None:
-    """Else the tests here would show little."""
+    """Otherwise these tests would show little."""
     groups = [group for _, part in steps() for group in part.groups.values()]
     assert {group["state"] for group in groups if "state" in group} == set(GroupState)
     for known_by, fields in HELD.items():
@@ -127,7 +123,8 @@ def test_replayed_batch_has_the_recorded_outcome() -> None:
     assert CoordinatorConfig().with_settings(RECORDED.settings) == CONFIG
     for before, part in steps():
         state = state_after(before)
-        assert said(handle(records_of(part), state, part.watermark_ms)) == said(part.output)
+        rows = ((r.partition, r.offset, r.at_ms, r.key.encode(), r.value.encode()) for r in part.records)
+        assert said(handle([Record(*row) for row in rows], state, part.watermark_ms)) == said(part.output)
         assert state_after(part).keys() == state.keys()
 
 
@@ -188,7 +185,7 @@ def test_recorded_offsets_match_the_groups() -> None:
 
 
 def offsets_of(metrics: MetricsState) -> dict[tuple[str, str, int], int]:
-    metrics.complete()
+    metrics.mark_complete()
     lags = metrics.numbers().lags
     assert lags is not None
     return {(g, *where): lag.offset for g, of_group in lags.items() for where, lag in of_group.lags.items()}

@@ -26,7 +26,7 @@ def checkpoint_with(path: Path, planned: int, committed: int, *epochs: Epoch) ->
 
 
 def test_this_version_runs_its_own_batches() -> None:
-    """A new version appends itself to SAME_RULES, or begins it anew."""
+    """A new version is appended to SAME_RULES, or begins a new list."""
     assert code_version() == OURS
 
 
@@ -41,13 +41,13 @@ def test_this_version_runs_its_own_batches() -> None:
         (9, 8, (BY_OTHER, BY_OURS)),
     ],
 )
-def test_committed_or_same_rules_batches_do_not_block_an_upgrade(
+def test_batches_committed_or_planned_by_equal_rules_do_not_block_an_upgrade(
     tmp_path: Path, planned: int, committed: int, epochs: tuple[Epoch, ...]
 ) -> None:
     check_planned(checkpoint_with(tmp_path, planned, committed, *epochs), OURS)
 
 
-def test_batch_planned_by_other_rules_is_refused_by_name(tmp_path: Path) -> None:
+def test_planned_batch_of_a_version_with_other_rules_is_refused_by_name(tmp_path: Path) -> None:
     """The epoch of a later batch does not count."""
     checkpoint = checkpoint_with(tmp_path, 2, 1, BY_OTHER, BY_OURS)
     with pytest.raises(
@@ -60,7 +60,7 @@ def test_batch_planned_by_other_rules_is_refused_by_name(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("is_ahead", "epochs"), [(False, (BY_OTHER,)), (True, (BY_OTHER, BY_OURS)), (True, ())]
 )
-def test_only_answers_of_a_replica_of_other_rules_that_no_batch_has_planned_are_refused(
+def test_only_answers_of_other_rules_without_a_planned_batch_block_an_upgrade(
     tmp_path: Path, is_ahead: bool, epochs: tuple[Epoch, ...]
 ) -> None:
     check_answered(checkpoint_with(tmp_path / "well", 2, 2, *epochs), OURS, is_ahead=is_ahead)

@@ -1,6 +1,8 @@
 """Options with an address or a number are checked when they are parsed; the links of commands to the page."""
 
+import signal
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -8,6 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from cli.gateway_options import ListenerOptions
+from cli.rocketmq_options import RocketmqListenerOptions
+from cli.run import run
+from cli.run_options import RunOptions
 from kafka_why.cli.parameters import (
     ADDRESS,
     HOST,
@@ -17,9 +23,14 @@ from kafka_why.cli.parameters import (
     WholeNumber,
     client_config_of,
     link,
+    pop_fields,
 )
 from kafka_why.connections.address import parse_host, parse_servers
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.metrics.series import SeriesBounds
+from kafka_why.notify.messages import KINDS
+from streaming.service.starts import Options
+from tests.harness.commands import invoke
 
 ADDRESSES = ("bootstrap", "host", "listen", "gateway")
 NOT_ADDRESSES = {"no_gateway"}
@@ -197,3 +208,126 @@ def test_number_option_accepts_only_ascii_digits(path: tuple[str, ...], option: 
     for text in ("1_0", "\N{FULLWIDTH DIGIT ONE}", " 1", "nan", "9" * 5_000):
         with pytest.raises(click.BadParameter, match=r"is not a whole number|is not a number|is not between"):
             option.type.convert(text, option, context)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("", "needs one of --url and --url-file"),
+        ("--url https://h/ --url-file {file}", "needs one of --url and --url-file"),
+        ("--url hooks", "it is not an address such as https://HOST/PATH"),
+        ("--url-file {file}", "the first line of {file} cannot be used"),
+        (
+            "--url http://hooks.example.org/ --token-file {file}",
+            "a token is sent by https only, or to this machine",
+        ),
+        ("--url https://h/ --token-file {empty}", "has nothing in its first line"),
+        ("--url https://h/ --ca-file {file}", "it has no certificate as PEM"),
+        *(("--url https://h/ --kind lag", f"'{kind}'") for kind in KINDS),
+        ("--url https://h/ --format xml", "'alertmanager-webhook'"),
+    ],
+)
+def test_refused_notify_options_do_not_show_the_secret(words: str, why: str, tmp_path: Path) -> None:
+    files = {"file": tmp_path / "secret", "empty": tmp_path / "empty"}
+    files["file"].write_text("s3cret\n")
+    files["empty"].touch()
+    result = invoke(main, ["notify", *NOBODY, *words.format(**files).split()])
+    assert result.exit_code == 2, result.output
+    said = " ".join(result.stderr.split())
+    assert why.format(**files) in said
+    assert "s3cret" not in said
+
+
+PEM = Path(__file__).parents[2] / "data" / "gateway.pem"
+
+
+@pytest.fixture(autouse=True)
+def keeps_signal_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        ("-c nonsense", 2, "'nonsense' is not NAME=VALUE"),
+        ("-c group.min.size=1", 2, "unknown setting 'group.min.size'; did you mean group.max.size or"),
+        (
+            "-c group.max.size=many",
+            2,
+            "Invalid value for -c: group.max.size must be a whole number, not 'many'",
+        ),
+        ("-c group.max.size=0", 2, "group.max.size must be from 1 to 2147483647, not 0"),
+        ("--tick-interval-ms 1", 2, "1 is not in the range x>=10"),
+        ("--skip-record 12", 2, "'12' is not group-coordinator-requests-PARTITION-OFFSET"),
+        ("--skip-record x-requests-0-1", 2, "'x-requests-0-1' is not group-coordinator-requests-"),
+        (f"--data-dir {__file__}", 2, "is a file"),
+        ("--nonsense", 2, "No such option"),
+        ("--broker-config nonsense", 2, "'nonsense' is not NAME=VALUE"),
+        ("--broker-config log.dirs=/tmp", 2, "log.dirs cannot be set: the embedded broker is one"),
+        ("--broker-config a=b --bootstrap-servers a:1", 2, "--client-config names another"),
+        ("--no-gateway --advertised-host a", 2, "cannot be combined with --advertised-host"),
+        ("--no-gateway --gateway a:1", 2, "cannot be combined with --gateway"),
+        ("--reply-partition 16", 2, "Invalid value for --reply-partition: 16 is not one of 0 to 15"),
+        (f"--tls-key {PEM}", 1, "a TLS key needs its certificate"),
+        (f"--tls-certificate {__file__}", 1, f"the TLS certificate {__file__} cannot be used"),
+        ("--bootstrap-servers localhost:port", 2, "'localhost:port' is not HOST:PORT; expected is a list"),
+        (
+            "--metrics-group-pattern (",
+            2,
+            "'(' is not a regular expression of RE2: missing ): (; expected is one such as",
+        ),
+        ("--standby", 2, "--standby needs --checkpoint, and --bootstrap-servers or --client-config"),
+        ("--standby --checkpoint /shared", 2, "--standby needs --checkpoint"),
+        ("--master mesos://a:5050", 2, "'--master': 'mesos://a:5050' is not a master of Spark"),
+        ("--spark-conf spark.speculation=true", 2, "--spark-conf: spark.speculation cannot be changed"),
+        ("--spark-conf spark.executor.memory", 2, "is not NAME=VALUE"),
+        ("--state-partitions 0", 2, "'--state-partitions': 0 is not in the range"),
+    ],
+)
+def test_invalid_run_arguments_are_reported_before_anything_starts(
+    tmp_path: Path, arguments: str, exit_code: int, message: str
+) -> None:
+    outcome = CliRunner().invoke(main, ["run", "--data-dir", str(tmp_path / "data"), *arguments.split()])
+    assert (outcome.exit_code, outcome.stdout) == (exit_code, "")
+    assert message in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert exit_code == 1 or not (tmp_path / "data").exists()
+
+
+# Where no option of `run` leads to: tests and measurements set these.
+NOT_OF_RUN = {"rest_interval_ms", "first_request_wait_s"}
+EACH = """
+    --bootstrap-servers kafka:9092 --checkpoint /shared/checkpoint --prefix other --request-partitions 3
+    --reply-partitions 5 --max-message-bytes 8000000 --replication-factor 2 --min-insync-replicas 2 --shards 8
+    -c group.max.size=7 --tick-interval-ms 50 --topic-interval-ms 700 --no-replica --batch-interval-ms 20
+    --clock-lag-ms 30 --skip-record other-requests-0-1 --ui-host 127.0.0.2 --ui-port 4041 --take-over-topics
+    --standby --master spark://a:7077 --driver-host 10.0.0.1 --state-partitions 2 --spark-conf
+    spark.executor.cores=2
+"""
+
+
+def told(*words: str) -> RunOptions:
+    given = run.make_context("run", [*words]).params
+    reached = client_config_of(given.pop("bootstrap_servers"), given.pop("properties"))
+    parts = {
+        "listening": pop_fields(ListenerOptions, given),
+        "rocketmq": pop_fields(RocketmqListenerOptions, given, "rocketmq_"),
+        "series": pop_fields(SeriesBounds, given),
+    }
+    return pop_fields(RunOptions, {**given, **parts, "client_config": reached})
+
+
+def test_run_options_reach_the_coordinator() -> None:
+    client_config, folder = ClientConfig("kafka:9092"), Path("folder")
+    options = told(*EACH.split()).coordinator_options(client_config, folder)
+    default = Options(client_config, folder)
+    same = {it.name for it in fields(Options) if getattr(options, it.name) == getattr(default, it.name)}
+    assert same == NOT_OF_RUN | {"client_config", "folder"}
+    assert options.settings == {"group.max.size": "7"}
+    assert options.layout.requests_topic == "other-requests"
+    assert (options.layout.request_partitions, options.layout.reply_partitions) == (3, 5)
+    assert options.layout.request_record_max_bytes == options.layout.response_record_max_bytes == 8_000_000
+    assert (options.master, options.driver_host) == ("spark://a:7077", "10.0.0.1")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cli.demo import watch
-from cli.demo.load import consumed
-from cli.demo.watch import partitions_held, stable_with
+from cli.demo.load import count_consumed
+from cli.demo.watch import find_stable, partitions_held
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from tests.unit.cli.test_live_view import event
@@ -63,8 +63,8 @@ def test_demo_check_fails_if_another_consumer_expires() -> None:
     assert not watch.only_expired([expired, gone("consumer-3", "C1")], "consumer-2").ok
 
 
-def test_stable_with_finds_only_the_last_state_with_exactly_these_members() -> None:
-    find = stable_with(["a", "b"])
+def test_find_stable_needs_exactly_these_members_in_the_last_state() -> None:
+    find = find_stable(["a", "b"])
     both = stable({"a": (0,), "b": (1,)})
     assert find([both, event(1, type=EntryType.MEMBER_ADDED)]) is both
     assert partitions_held(both) == {"a": [0], "b": [1]}
@@ -73,7 +73,7 @@ def test_stable_with_finds_only_the_last_state_with_exactly_these_members() -> N
     assert find([]) is None
 
 
-def test_consumed_ignores_a_line_cut_short_by_a_kill(tmp_path: Path) -> None:
+def test_count_consumed_ignores_a_line_cut_short_by_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "consumer.jsonl"
     path.write_bytes(b'{"value":"a"}\n{"value":"b"}\n{"value":"a"}\n{"value":"c')
-    assert consumed([path, tmp_path / "never-started.jsonl"]) == {"a": 2, "b": 1}
+    assert count_consumed([path, tmp_path / "never-started.jsonl"]) == {"a": 2, "b": 1}

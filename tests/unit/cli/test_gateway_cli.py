@@ -7,10 +7,10 @@ import click
 import pytest
 
 from cli.gateway import gateway, rocketmq_gateway
-from cli.gateway_options import LISTENING, Listening
-from cli.rocketmq_options import RocketmqListening
+from cli.gateway_options import LISTENER_OPTION_NAMES, ListenerOptions
+from cli.rocketmq_options import RocketmqListenerOptions
 from cli.run import run
-from cli.run_gateway import GatewayToStart
+from cli.run_gateway import KafkaGatewayToStart
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.net.advertised import Template
 from gateway.net.server import GatewayOptions
@@ -19,18 +19,19 @@ from gateway.rocketmq.options import RocketmqOptions
 from kafka_why.cli.parameters import pop_fields
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.errors import UserFacingError
 from streaming.service.starts import Options
 from tests.harness.certificates import Authority
 
 SERVERS = "--bootstrap-servers=127.0.0.1:9092"
 
 
-def listening(*words: str) -> Listening:
+def listening(*words: str) -> ListenerOptions:
     context = gateway.make_context("gateway", [SERVERS, *words])
-    return Listening(**{name: context.params[name] for name in LISTENING})
+    return ListenerOptions(**{name: context.params[name] for name in LISTENER_OPTION_NAMES})
 
 
-def options_of(given: Listening) -> GatewayOptions:
+def options_of(given: ListenerOptions) -> GatewayOptions:
     return given.options(ClientConfig("127.0.0.1:9092"), TopicLayout.named(), given.security())
 
 
@@ -69,7 +70,7 @@ def test_gateway_offers_a_protocol_only_if_its_coordinator_does(
     coordinator = Options(
         ClientConfig("127.0.0.1:9092"), Path(), settings={"group.coordinator.rebalance.protocols": protocols}
     )
-    options = GatewayToStart(listening(*words), 1).options(coordinator)
+    options = KafkaGatewayToStart(listening(*words), 1).options(coordinator)
     assert (options.consumer_protocol, options.streams_protocol) == is_offered
 
 
@@ -102,10 +103,10 @@ def test_unusable_gateway_options_are_refused_at_once(words: list[str], why: str
 def test_run_reads_gateway_files_before_anything_starts(option: str, tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text(f"{option[2:]} = []")
-    GatewayToStart(listening(f"{option}={path}"), 1)
+    KafkaGatewayToStart(listening(f"{option}={path}"), 1)
     path.write_text("no TOML")
-    with pytest.raises(click.ClickException, match=f"in {path} cannot be read"):
-        GatewayToStart(listening(f"{option}={path}"), 1)
+    with pytest.raises(UserFacingError, match=f"in {path} cannot be read"):
+        KafkaGatewayToStart(listening(f"{option}={path}"), 1)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ SERVERS, NAMESRV = "--bootstrap-servers=127.0.0.1:9092", "--namesrv=mq-1:9876;mq
 
 def options(*words: str, folder: Path | None = None) -> RocketmqOptions:
     context = rocketmq_gateway.make_context("rocketmq-gateway", [SERVERS, NAMESRV, *words])
-    given = pop_fields(RocketmqListening, dict(context.params), "rocketmq_")
+    given = pop_fields(RocketmqListenerOptions, dict(context.params), "rocketmq_")
     servers = given.servers(context.params["namesrv"])
     return given.options(servers, ClientConfig("127.0.0.1:9092"), TopicLayout.named(), folder=folder)
 

@@ -14,7 +14,7 @@ PROCESSES = 2
 
 
 class Answering:
-    """What a process asks its gateway for."""
+    """A gateway's answers to another process."""
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
         self._before = before
@@ -39,7 +39,7 @@ def together(*gateways: Answering) -> GatewayProcesses:
     children = []
     for number, gateway in enumerate(gateways):
         ours, theirs = Pipe()
-        threading.Thread(target=gateway_processes._answer, args=(gateway, theirs), daemon=True).start()
+        threading.Thread(target=gateway_processes._answer_calls, args=(gateway, theirs), daemon=True).start()
         process = get_context("spawn").Process(name=f"gateway-{number}")  # only its name is used
         children.append(gateway_processes._Child(process, ours, ours))
     return GatewayProcesses(Address("127.0.0.1", 9_192), children)

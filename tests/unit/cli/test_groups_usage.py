@@ -1,26 +1,30 @@
 """Wrong usage of `groups` is reported before any request, with Kafka's exit code; `groups release`."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+import cli.adopt
 from cli import main
+from cli.assign import assign
 from cli.groups import change, groups
 from cli.groups.change import CoordinatorCluster
 from clients.coordinator_client import Header
 from kafka_why.cli.groups import USAGE_EXIT_CODE, common, read
+from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, Protocol
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.gather import DescribedGroups
-from state.config import CoordinatorConfig
-from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from operations.adopt.groups_at import AdoptError, CommittedPosition, FoundGroup
 from state.kafka.group import DeadlineReached
 from state.kafka.protocols import view_of
+from tests.harness import batches
 from tests.harness.common import kafka_group
 from tests.harness.core_client import CoreClient
 
@@ -88,7 +92,7 @@ def test_group_name_may_begin_with_a_dash(arguments: list[str], monkeypatch: pyt
         return {}
 
     monkeypatch.setattr(CoordinatorCluster, "chosen_groups", chosen)
-    monkeypatch.setattr(CoordinatorCluster, "described_by", None)
+    monkeypatch.setattr(CoordinatorCluster, "describer", None)
     monkeypatch.setattr(CoordinatorCluster, "log", None)
     monkeypatch.setattr(read, "describe_groups", lambda *_, **__: DescribedGroups())
     CliRunner().invoke(groups, arguments)
@@ -115,15 +119,6 @@ def test_every_groups_command_explains_names_that_begin_with_a_dash() -> None:
 NOW_MS = 60_000
 
 
-def failing_step(
-    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
-) -> AnyEffects:
-    """Return the step, which raises at a deadline of the group `orders`."""
-    if isinstance(event, DeadlineReached) and group_id == "orders":
-        raise ArithmeticError("a fault of the coordinator")
-    return step(group, group_id, event, now_ms, config)
-
-
 def join(header: Header) -> JoinGroup:
     """Return a new member's first JoinGroup, which starts a rebalance and so the deadline that raises."""
     return JoinGroup(
@@ -145,7 +140,7 @@ def heartbeat_error(core: CoreClient, group_id: str) -> str:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> CoreClient:
     """Return a core with the quarantined group `orders` and the healthy group `billing`."""
-    core = CoreClient(step=failing_step)
+    core = CoreClient(step=batches.failing_at(DeadlineReached))
     for name in ("orders", "billing"):
         core.apply(join(core.header(name)))
         core.timelines[name].fire_until(NOW_MS)
@@ -178,3 +173,154 @@ def test_release_of_all_groups_selects_quarantined_groups(client: CoreClient) ->
     assert json.loads(out) == [{"group": "orders", "error": None}]
     assert heartbeat_error(client, "orders") == "UNKNOWN_MEMBER_ID"
     assert release("--all-groups") == ("", "No group is quarantined.\n")
+
+
+RECORDING = Path(__file__).parents[2] / "data" / "demo_recording.zst"
+COMMAND = ["whatif", "demo", "--from", str(RECORDING)]
+
+
+def test_whatif_shows_experiments_as_json() -> None:
+    options = ["-c", "session.timeout.ms=10000", "--assignor", "sticky", "--try", "group.max.size=2"]
+    result = CliRunner().invoke(main, [*COMMAND, *options, "-o", "json"])
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    assert [tried["name"] for tried in shown["tried"]] == [
+        "session.timeout.ms=10000 partition.assignment.strategy=sticky",
+        "group.max.size=2",
+    ]
+    assert shown["recorded"]["rebalances"] == len(shown["validation"]["pairs"]) == 6
+    assert shown["tried"][1]["refused"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-c", "no.such=1"], "unknown setting 'no.such'"),
+        (["--assignor", "best"], "unknown assignor 'best'"),
+        (["--try", "session.timeout.ms"], "is not NAME=VALUE"),
+        (["--from-state", str(RECORDING)], "whatif takes no --from-state"),
+    ],
+)
+def test_whatif_reports_wrong_usage(options: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, [*COMMAND, *options])
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+THREE = ["--topics", "orders:6,payments:3", "--members", "a,b,c"]
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(assign, arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_assign_shows_moves_when_one_member_leaves_and_another_joins() -> None:
+    (outcome,) = json.loads(
+        run(*THREE, "--without", "b", "--with", "d=orders", "--strategy", "range", "-o", "json").stdout
+    )
+    assert {share["member_id"]: share["assignment"] for share in outcome["shares"]} == {
+        "a": {"orders": [0, 1], "payments": [0, 1]},
+        "c": {"orders": [2, 3], "payments": [2]},
+        "d": {"orders": [4, 5]},
+    }
+    assert outcome["moves"]["moved"] == 5
+
+
+def test_assign_computes_the_current_assignment_by_a_strategy(tmp_path: Path) -> None:
+    from_strategy = run(*THREE, "--current", "range", "--strategy", "sticky", "-o", "json").stdout
+    now, sticky = json.loads(from_strategy)
+    assert (now["strategy"], now["shares"]) == ("now", sticky["shares"])
+    path = tmp_path / "now.json"
+    path.write_text(json.dumps({share["member_id"]: share["assignment"] for share in now["shares"]}))
+    assert run(*THREE, "--current", str(path), "--strategy", "sticky", "-o", "json").stdout == from_strategy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["--members", "a"], 2, "takes --topics with --members, --input, or --from-group with"),
+        ([*THREE, "--input", "group.json"], 2, "takes --topics with --members"),
+        ([*THREE, "--from-group", "g"], 2, "takes --topics with --members"),
+        (["--topics", "orders", "--members", "a"], 2, "'orders' is not TOPIC:PARTITIONS"),
+        (
+            ["--topics", "orders:1_0", "--members", "a"],
+            2,
+            "'orders:1_0' is not TOPIC:PARTITIONS: '1_0' is not a",
+        ),
+        ([*THREE, "--strategy", "rang"], 2, "unknown strategy 'rang'; known strategies: range, roundrobin"),
+        (["--topics", "orders:9999999", "--members", "a"], 1, "needs at least one and at most 1000000"),
+        (["--topics", "orders:1", "--members", "9" * 20], 1, "too many members: 99999999999999999999 is not"),
+        ([*THREE, "--without", "d"], 1, "no member is called d; there are a, b, c"),
+        ([*THREE, "--with", "a"], 1, "a is already a member"),
+        (
+            [*THREE, "--with", "d=prices"],
+            1,
+            "d subscribes to prices, which is none of the topics: orders, pay",
+        ),
+        ([*THREE, "--current", "nowhere.json"], 1, "nowhere.json: No such file"),
+        ([*THREE, "--strategy", "MACHINE_ROOM"], 1, "needs the racks of members and partitions"),
+        (
+            ["--from-group", "g", "--bootstrap-servers", "here:there"],
+            2,
+            "'here:there' is not HOST:PORT; expect",
+        ),
+    ],
+)
+def test_assign_refuses_invalid_input(arguments: list[str], exit_code: int, message: str) -> None:
+    result = CliRunner().invoke(main, ["assign", *arguments])
+    assert result.exit_code == exit_code
+    assert message in result.stderr
+
+
+HERE, THERE = "here:9092", "there:9092"
+Offsets = Mapping[TopicPartition, CommittedPosition]
+
+
+class GroupsInMemory:
+    """Two coordinators, by their addresses. That of --to loses its connection at the commit for `b`."""
+
+    groups: dict[str, dict[str, Offsets]]
+
+    def __init__(self, client_config: ClientConfig, timeout_s: float) -> None:
+        self._groups = self.groups[client_config.bootstrap_servers]
+
+    def cluster_id(self) -> str:
+        return "one"
+
+    def ids(self) -> list[str]:
+        return sorted(self._groups)
+
+    def read(self, group_ids: Iterable[str]) -> dict[str, FoundGroup]:
+        return {
+            name: FoundGroup(name, "classic", "Empty", 0, self._groups[name])
+            for name in group_ids
+            if name in self._groups
+        }
+
+    def commit(self, group_id: str, offsets: Offsets) -> dict[TopicPartition, str]:
+        if group_id == "b":
+            raise AdoptError(f"{THERE}: the connection is lost")
+        self._groups[group_id] = offsets
+        return {}
+
+
+def test_adopt_error_refuses_one_group_and_reports_the_moved_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    at: Offsets = {TopicPartition("orders", 0): CommittedPosition(5, None, "")}
+    monkeypatch.setattr(GroupsInMemory, "groups", {HERE: dict.fromkeys("abc", at), THERE: {}}, raising=False)
+    monkeypatch.setattr(cli.adopt, "GroupAdmin", GroupsInMemory)
+    result = CliRunner().invoke(
+        cli.adopt.adopt, ["--from", HERE, "--to", THERE, "--execute", "--output", "json"]
+    )
+    assert result.exit_code == 1
+    assert [(row["group"], row["outcome"], row["reason"]) for row in json.loads(result.stdout)] == [
+        ("a", "moved", ""),
+        ("b", "refused", f"{THERE}: the connection is lost: check it, and start again"),
+        ("c", "moved", ""),
+    ]
+
+
+def test_help_has_the_whole_sentence_of_each_command() -> None:
+    output = " ".join(CliRunner().invoke(groups, ["--help"]).output.split())
+    assert "Describe groups: their partitions, their members, or their state." in output

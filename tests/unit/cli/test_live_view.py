@@ -8,14 +8,14 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from cli.live_view import render
+from cli.live_view import render_groups
 from kafka_why.contract.history_reader import (
     AnyView,
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
+    decode_any_entry,
     decode_any_snapshot,
-    decode_entry,
     decode_snapshot,
 )
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
@@ -72,7 +72,7 @@ def test_missing_history_number_is_a_gap_until_it_arrives(from_start: bool, miss
     assert reader.gaps == {("g", "requests-0-1"): [*missing, 4]}
 
 
-def test_endless_history_reader_remembers_the_latest_incarnations() -> None:
+def test_endless_history_reader_remembers_only_the_latest_group_incarnations() -> None:
     reader = HistoryReader(from_start=False, remembers=2)
     for group_id, seq in (("g", 3), ("h", 3), ("g", 4), ("i", 3)):
         assert reader.is_new(event(seq, group_id=group_id))
@@ -126,12 +126,14 @@ def rocketmq_group() -> RocketMqSnapshot:
 
 
 def test_views_are_decoded_strictly_and_unknown_kinds_are_ignored() -> None:
-    assert decode_entry(msgspec.json.encode(event(1, deadline_ms=5))) == event(1, deadline_ms=5)
+    assert decode_any_entry(msgspec.json.encode(event(1, deadline_ms=5))) == event(1, deadline_ms=5)
     started = b'{"type":"CoordinatorStarted","at_ms":5,"from_batch":2,"settings":{"group.max.size":3}}'
-    assert decode_entry(started) == CoordinatorStarted(at_ms=5, from_batch=2, settings={"group.max.size": 3})
-    assert decode_entry(b'{"type":"SomethingNew"}') is None
+    assert decode_any_entry(started) == CoordinatorStarted(
+        at_ms=5, from_batch=2, settings={"group.max.size": 3}
+    )
+    assert decode_any_entry(b'{"type":"SomethingNew"}') is None
     with pytest.raises(msgspec.DecodeError):
-        decode_entry(b'{"type":"Stable","seq":"one"}')
+        decode_any_entry(b'{"type":"Stable","seq":"one"}')
     assert decode_snapshot(msgspec.json.encode(snapshot(7))) == snapshot(7)
 
 
@@ -159,7 +161,7 @@ def test_member_line_shows_the_assigned_partitions(assignment: bytes, protocol_t
 )
 def test_live_view_notes_the_truncation_of_a_large_group(changes: dict[str, Any], shown: list[str]) -> None:
     console = Console(width=200, record=True, file=StringIO())
-    console.print(render([structs.replace(snapshot(1), truncated=True, **changes)], [], "", 61_000))
+    console.print(render_groups([structs.replace(snapshot(1), truncated=True, **changes)], [], "", 61_000))
     text = console.export_text()
     assert all(line in text for line in shown)
     assert ("left out" in text) == bool(shown)
@@ -168,7 +170,7 @@ def test_live_view_notes_the_truncation_of_a_large_group(changes: dict[str, Any]
 
 def test_live_view_marks_client_ids_that_several_rocketmq_connections_share() -> None:
     console = Console(width=200, record=True, file=StringIO())
-    console.print(render([snapshot(1), rocketmq_group()], [], "", 61_000))
+    console.print(render_groups([snapshot(1), rocketmq_group()], [], "", 61_000))
     text = console.export_text()
     for shown in ("! A on c1, JAVA 0", "  B on c2, JAVA 0", "! A on c3, JAVA 0", "RocketMQ Online"):
         assert shown in text

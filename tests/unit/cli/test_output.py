@@ -1,4 +1,4 @@
-"""What commands print: nothing that a client chose changes a terminal, and data stays the same data."""
+"""The output of commands: no text of a client controls a terminal, and data is unchanged."""
 
 import io
 import json
@@ -12,11 +12,14 @@ from pathlib import Path
 import click
 import pytest
 import structlog
+from click.testing import CliRunner
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from cli.live_view import EscapingConsole
+from cli.own_packages import OWN_PACKAGES, ROOT
+from kafka_why import errors
 from kafka_why.cli.output import (
     GuardedTerminal,
     configure_logs,
@@ -28,6 +31,7 @@ from kafka_why.cli.output import (
     show_stderr,
     unguarded,
 )
+from kafka_why.cli.program import Program
 
 HOSTILE = "orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
 SHOWN = r"orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
@@ -38,7 +42,7 @@ def is_safe(text: str) -> bool:
 
 
 def test_command_on_a_terminal_writes_no_control_characters(tmp_path: Path) -> None:
-    """Whether click quotes it, before the command runs, or a library warns of it past the writer."""
+    """The text may come from click before the command runs, or from a library's warning."""
     ours, theirs = pty.openpty()
     log = tmp_path / "server.log"
     log.write_text("")
@@ -65,6 +69,22 @@ def test_shown_text_is_one_line(write: Callable[[str], None], capsys: pytest.Cap
     write(f"group {HOSTILE}")
     printed = capsys.readouterr()
     assert printed.out + printed.err == f"group {SHOWN}\n"
+
+
+@click.command()
+@click.argument("kind")
+def fails(kind: str) -> None:
+    """A command that ends with this error."""
+    raise getattr(errors, kind)("a\n\tb")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"), [("UserFacingError", r"a\n\tb"), ("MultilineError", "a\n        b")]
+)
+def test_error_message_keeps_only_the_line_breaks_of_our_own_text(kind: str, shown: str) -> None:
+    program = Program("program", commands_at={"fails": f"{__name__}:fails"})
+    result = CliRunner().invoke(program, ["fails", kind])
+    assert (result.exit_code, result.stderr) == (1, f"Error: {shown}\n")
 
 
 def test_json_output_is_equivalent_and_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,3 +151,33 @@ def test_live_view_escapes_control_sequences_in_values(monkeypatch: pytest.Monke
     assert "\x1b[?25l" in terminal.getvalue()  # rich hides the cursor, past the guard
     assert not {"\x1b[2J", "\x9b", "\u202e"} & {*terminal.getvalue().split("orders"), *terminal.getvalue()}
     assert r"orders\x1b" in terminal.getvalue()
+
+
+ELSEWHERE = [name for name in OWN_PACKAGES if name != "cli"]  # another `cli` runs in the place of the command
+
+
+def start(planted: Path | None, *args: str) -> subprocess.CompletedProcess[str]:
+    folders = [str(folder) for folder in (planted, ROOT) if folder is not None]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", "from cli import main; main()", *args],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("names", [["state"], ELSEWHERE], ids=["one", "all"])
+def test_foreign_package_that_shadows_ours_is_refused_at_start(names: list[str], tmp_path: Path) -> None:
+    planted = {name: tmp_path / name / "__init__.py" for name in names}
+    for foreign in planted.values():
+        foreign.parent.mkdir()
+        foreign.write_text("raise SystemExit('the foreign package was imported')\n")
+    ended = start(tmp_path, "run", "--help")
+    assert (ended.returncode, ended.stdout) == (78, "")
+    which = ", ".join(f"'{name}' is {foreign}" for name, foreign in planted.items())
+    assert ended.stderr == (
+        f"Error: the project needs its own packages, which are in {ROOT}, but {which}: install it in a "
+        "virtual environment that has nothing else, and take folders with such names off PYTHONPATH\n"
+    )

@@ -14,6 +14,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.commands import CoordinatorLog
 from tests.e2e.harness import child_pids, command_of, wait_until
 
+START_TIMEOUT_S = 120.0  # beside other tests with a tenth of a core, a start takes half a minute
 NOBODY = ClientConfig("127.0.0.1:1")  # the page says that no broker answers, and serves
 
 
@@ -39,10 +40,10 @@ def test_page_process_that_ends_is_restarted_at_the_same_address(tmp_path: Path)
         log = CoordinatorLog.of(NOBODY, "/nowhere/coordinator")
         layout, nowhere = TopicLayout.named("page"), "http://127.0.0.1:1"
         page.start(NOBODY, layout, "127.0.0.1:9092", nowhere, log, rocketmq=rocketmq)
-        wait_until(lambda: is_served(page.url), "the page")
+        wait_until(lambda: is_served(page.url), "the page", START_TIMEOUT_S)
         (first,) = pages()
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: len(pages()) == 1 and pages() != [first], "another process")
-        wait_until(lambda: is_served(page.url), "the page again")
+        wait_until(lambda: len(pages()) == 1 and pages() != [first], "another process", START_TIMEOUT_S)
+        wait_until(lambda: is_served(page.url), "the page again", START_TIMEOUT_S)
     assert pages() == []
     assert not is_served(page.url)

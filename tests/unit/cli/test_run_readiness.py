@@ -1,4 +1,4 @@
-"""When `run` is ready for clients: because of the query, of the replica, or of another coordinator."""
+"""The readiness of `run` for clients, by the query, the replica, or another coordinator."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_coordinator_without_a_replica_is_ready_and_notes_it(phase: ServicePhase
 
 @pytest.mark.parametrize("phase", NOT_READY)
 @pytest.mark.parametrize("replica", [phase for phase in PHASES if phase != "answering"])
-def test_coordinator_without_batches_and_answers_is_not_ready(phase: ServicePhase, replica: str) -> None:
+def test_coordinator_with_neither_batches_nor_answers_is_not_ready(phase: ServicePhase, replica: str) -> None:
     found = coordinator_checks(status(phase), ReplicaState(phase=replica))
     assert found[COORDINATOR] == f"{phase}: for a reason"
 

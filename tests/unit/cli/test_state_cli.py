@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from checkpoints.metadata import Identity
 from checkpoints.sealed_file import ExportHeader, write_export
 from checkpoints.spark_logs import PlannedBatch
-from cli.state import state
+from cli import main
 from kafka_why.local_files import ServiceFolder
 
 HEADER = ExportHeader(
@@ -26,7 +26,7 @@ HEADER = ExportHeader(
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(state, [str(argument) for argument in arguments])
+    return CliRunner().invoke(main, ["state", *map(str, arguments)])
 
 
 def export_in(folder: Path, **changes: object) -> Path:
@@ -61,7 +61,7 @@ def test_data_folder_without_a_coordinator_is_refused_and_left_unchanged(tmp_pat
         (None, ["--shards", "many"], 2, "'many' is not a whole number"),
     ],
 )
-def test_import_that_would_lose_requests_or_has_no_shards_is_refused(
+def test_import_that_loses_requests_or_has_invalid_shards_is_refused(
     tmp_path: Path, unread: dict[int, int] | None, arguments: list[str], exit_code: int, message: str
 ) -> None:
     path = export_in(tmp_path, unread=unread)

@@ -1,7 +1,5 @@
 """The adapters with kafka-python's metadata, messages and assignors, without a broker."""
 
-from collections.abc import Iterable
-
 import pytest
 from kafka.cluster import ClusterMetadata
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
@@ -79,15 +77,6 @@ def sizes(owned: Owned) -> list[int]:
     return sorted(len(partitions) for partitions in owned.values())
 
 
-def kept(before: Owned, after: Owned) -> int:
-    return sum(len(partitions & after.get(member_id, set())) for member_id, partitions in before.items())
-
-
-def join(group: RebalancingConsumers, assignor: str, members: Iterable[str]) -> None:
-    for member_id in members:
-        group.assignors[member_id] = AssignorAdapter(EVERY[assignor])
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_coordinator_adapter_differs_only_in_its_name_and_assigns_nothing(name: str) -> None:
     plain, ours = AssignorAdapter(EVERY[name]), CoordinatorAdapter(EVERY[name])
@@ -111,7 +100,7 @@ def test_coordinator_adapter_differs_only_in_its_name_and_assigns_nothing(name: 
 )
 def test_group_may_mix_ours_with_kafka_pythons(theirs: type[AbstractPartitionAssignor], leader: str) -> None:
     group = RebalancingConsumers(make_cluster({"t": 12}), "t")
-    join(group, theirs.name, ["mine"])
+    group.assignors["mine"] = AssignorAdapter(EVERY[theirs.name])
     group.assignors["theirs"] = theirs()
     before = group.rebalance(leader)
     assert sizes(before) == [6, 6]
@@ -120,7 +109,7 @@ def test_group_may_mix_ours_with_kafka_pythons(theirs: type[AbstractPartitionAss
     group.rebalance(leader)
     after = group.rebalance(leader)
     assert sizes(after) == [4, 4, 4]
-    assert kept(before, after) == 8
+    assert sum(len(partitions & after[member_id]) for member_id, partitions in before.items()) == 8
 
 
 @pytest.mark.parametrize("name", ["range", "sticky", "cooperative-sticky"])
@@ -133,7 +122,7 @@ def test_members_get_partitions_on_their_rack(name: str) -> None:
     assert {p.partition % 2 for p in owned["m2"]} == {0}
 
 
-def test_lag_aware_requests_weights_of_the_partitions_it_assigns() -> None:
+def test_lag_aware_assignor_requests_weights_of_the_partitions_it_assigns() -> None:
     asked: list[frozenset[TopicPartition]] = []
 
     def weigh(partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:

@@ -7,18 +7,29 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from clients.pending import FutureRequest, PendingRequests, RequestNotSent, RequestTooLarge, resolve_futures
-from clients.request_writer import RequestWriter
+from clients import request_writer
+from clients.pending import (
+    FutureRequest,
+    PendingRequest,
+    PendingRequests,
+    RequestNotSent,
+    RequestTooLarge,
+    resolve_futures,
+)
+from clients.request_writer import Packer, PackSlot, RequestRecord, RequestWriter, pack_slot_of
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import PACK_MAX_BYTES
+from kafka_why.contract.codec import PACK_MAX_BYTES, encode, slot_of, unpack
+from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 from tests.spark.log import heartbeat
 
 NO_BROKER = "127.0.0.1:1"
 TIMEOUT_MS = 2_000
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 MAX_BYTES = 2 * PACK_MAX_BYTES
 FATAL = KafkaException(KafkaError(KafkaError._FATAL, "a gap in the sequence", True))
 
@@ -51,7 +62,7 @@ def write(writer: RequestWriter, pending: PendingRequests, *requests: FutureRequ
     writer.write(requests)
 
 
-def test_a_write_that_fails_fails_all_requests_of_its_record(
+def test_failed_write_fails_all_requests_of_its_record(
     writer: RequestWriter, pending: PendingRequests
 ) -> None:
     """And those that waited for it are written after it: here they fail, too."""
@@ -91,7 +102,7 @@ def test_unwritable_request_fails_alone(writer: RequestWriter, pending: PendingR
     assert not other.future.done()
 
 
-def test_a_producer_that_failed_for_good_is_replaced(pending: PendingRequests) -> None:
+def test_producer_with_a_fatal_error_is_replaced(pending: PendingRequests) -> None:
     class Failing(Producer):
         def produce(self, *_: Any, **__: Any) -> None:
             raise FATAL
@@ -105,3 +116,115 @@ def test_a_producer_that_failed_for_good_is_replaced(pending: PendingRequests) -
     with pytest.raises(RequestNotSent, match="timed out"):
         request.future.result(PATIENCE_S)
     writer.close(0)
+
+
+PARTITIONS = 3
+
+
+def asked_of(group_id: str, number: int = 0, member_id: str = "m") -> PendingRequest:
+    request = replace(heartbeat(group_id, member_id), correlation_id=str(number))
+    return PendingRequest(request, 0.0, 1_000, lambda outcomes: None)
+
+
+def add(packer: Packer, *requests: PendingRequest) -> None:
+    for request in requests:
+        place = pack_slot_of(request.request.group_id, PARTITIONS)
+        packer.add(place, request, encode(request.request))
+
+
+def numbers(record: RequestRecord) -> list[str]:
+    """Return the correlation ids of a record's requests, which must be the messages of its value."""
+    assert [encode(request.request) for request in record.requests] == [*unpack(record.value)]
+    return [request.correlation_id for request in record.requests]
+
+
+@pytest.mark.parametrize(("characters", "remembered"), [(CACHED_MAX_CHARACTERS, 1), (32_767, 0)])
+def test_pack_slots_of_long_group_ids_are_not_cached(characters: int, remembered: int) -> None:
+    """Clients choose them: 20,000 ids of 32 kB would be much memory."""
+    group_id = "g" * characters
+    request_writer._cached_pack_slot_of.cache_clear()
+    assert pack_slot_of(group_id, PARTITIONS) == PackSlot(
+        partition_of(group_id, PARTITIONS), slot_of(group_id)
+    )
+    assert request_writer._cached_pack_slot_of.cache_info().currsize == remembered
+
+
+def test_packed_record_is_limited_in_requests_and_bytes() -> None:
+    short = [asked_of("g", number) for number in range(3)]
+    long = [asked_of("g", number, member_id="m" * 600) for number in range(3, 5)]
+    packer = Packer(max_requests=2, max_bytes=len(encode(long[0].request)) + 50)
+    add(packer, *short, *long)
+    assert drained(packer) == [["0", "1"], ["2"], ["3"], ["4"]]
+
+
+def test_full_pack_is_written_before_the_next_one_begins() -> None:
+    requests = [asked_of("g", number, member_id="m" * 300) for number in range(3)]
+    packer = Packer(max_bytes=2 * len(encode(requests[0].request)) + 50)
+    add(packer, *requests)
+    assert drained(packer) == [["0", "1"], ["2"]]
+
+
+def test_request_larger_than_a_pack_gets_its_own_record() -> None:
+    packer = Packer(max_bytes=1_000)
+    large = asked_of("g", 1, member_id="m" * 1_000)
+    add(packer, asked_of("g", 0), large, asked_of("g", 2))
+    (first,) = packer.next_records()
+    packer.finish_write(first.pack_slot)
+    (second,) = packer.next_records()
+    assert (second.key, second.value) == (b"g", encode(large.request))
+    packer.finish_write(second.pack_slot)
+    assert drained(packer) == [["2"]]
+
+
+def test_cancelled_request_is_not_packed() -> None:
+    packer = Packer()
+    requests = [asked_of("g", number) for number in range(3)]
+    add(packer, *requests)
+    requests[1].has_expired = True
+    (record,) = packer.next_records()
+    assert numbers(record) == ["0", "2"]
+    add(packer, *requests[:1])
+    requests[0].has_expired = True
+    packer.finish_write(record.pack_slot)
+    assert packer.next_records() == []
+    assert packer.is_idle
+
+
+@pytest.mark.parametrize("max_requests", [1, 3, 1_000])
+@given(
+    group_ids=st.lists(st.sampled_from([f"group {n}" for n in range(12)])), cuts=st.sets(st.integers(0, 30))
+)
+def test_requests_of_a_group_keep_order(max_requests: int, group_ids: list[str], cuts: set[int]) -> None:
+    """And each request is in one record, which is for its place. Writes end at any time."""
+    packer = Packer(max_requests)
+    log: list[list[str]] = []
+    under_way: list[PackSlot] = []
+    for number, group_id in enumerate(group_ids):
+        add(packer, asked_of(group_id, number))
+        if number in cuts:
+            for place in under_way:
+                packer.finish_write(place)
+            under_way = []
+        for record in packer.next_records():
+            under_way.append(record.pack_slot)
+            assert {pack_slot_of(request.request.group_id, PARTITIONS) for request in record.requests} == {
+                record.pack_slot
+            }
+            log.append(numbers(record))
+    for place in under_way:
+        packer.finish_write(place)
+    appended = [int(number) for record in [*log, *drained(packer)] for number in record]
+    for group_id in set(group_ids):
+        of_group = [number for number, other in enumerate(group_ids) if other == group_id]
+        assert [number for number in appended if group_ids[number] == group_id] == of_group
+
+
+def drained(packer: Packer) -> list[list[str]]:
+    """Write all that waits."""
+    written: list[list[str]] = []
+    while records := packer.next_records():
+        for record in records:
+            written.append(numbers(record))
+            packer.finish_write(record.pack_slot)
+    assert packer.is_idle
+    return written

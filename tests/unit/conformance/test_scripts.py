@@ -11,6 +11,7 @@ from tests.conformance.normalise import Answer, normalised
 from tests.conformance.random_consumers import random_consumers
 from tests.conformance.random_scripts import random_case
 from tests.conformance.random_shares import random_shares
+from tests.conformance.random_streams import random_streams
 from tests.conformance.requests import NEWEST, body
 from tests.conformance.script import Case, load, parse
 from tests.conformance.servers import SETTINGS, Played, promised
@@ -24,7 +25,7 @@ def told() -> Told:
     return Told(PREFIX, {})
 
 
-def test_every_row_a_client_can_reach_has_a_script() -> None:
+def test_every_rule_row_a_client_can_reach_has_a_script() -> None:
     named = {row for case in load() for row in case.rows}
     documented = set(rules_of("rules", "rules-consumer", "rules-share", "rules-streams"))
     assert named - documented == {"SH2", "SH4"}, "rows of the gateway"
@@ -33,7 +34,7 @@ def test_every_row_a_client_can_reach_has_a_script() -> None:
 
 def test_every_step_is_a_request_that_can_be_sent() -> None:
     cases = [*load(), *map(random_case, range(20)), *map(random_consumers, range(20))]
-    cases += map(random_shares, range(20))
+    cases += [*map(random_shares, range(20)), *map(random_streams, range(20))]
     assert len(cases) >= 300
     for case in cases:
         assert case.servers in SETTINGS
@@ -47,7 +48,7 @@ def played(case: Case, kafkas: Answer, ours: Answer) -> Played:
     return Played(case, [kafkas], [ours], frozenset())
 
 
-def test_differences_are_reported() -> None:
+def test_conformance_differences_are_reported() -> None:
     (case,) = parse("== one\nA heartbeat\n")
     same = played(case, {"error_code": "NONE"}, {"error_code": "NONE"})
     other = played(case, {"error_code": "NONE"}, {"error_code": "ILLEGAL_GENERATION", "more": "1"})
@@ -65,7 +66,7 @@ def heartbeat_answer(*partitions: int) -> Any:
     return codec.decode_response(68, 1, answer)
 
 
-def test_only_the_number_of_a_members_partitions_is_compared() -> None:
+def test_conformance_compares_only_the_number_of_a_members_partitions() -> None:
     known = Told(PREFIX, {"trips": UUID(int=1)})
     two, others, three = (normalised(heartbeat_answer(*some), known) for some in ((0, 1), (4, 5), (0, 1, 2)))
     assert two == others != three
@@ -111,7 +112,7 @@ def test_share_assignment_is_compared_by_spread_and_not_by_member() -> None:
     assert of_sizes[0] == of_sizes[1] != of_sizes[2]
 
 
-def test_random_scripts_of_shares_wait_for_what_they_have_initialized() -> None:
+def test_random_share_scripts_are_repeatable_and_wait_for_initialization() -> None:
     """A member joins, and what nobody had is waited for before anything else is sent."""
     texts = [[step.text for step in random_shares(seed).steps] for seed in range(40)]
     assert texts == [[step.text for step in random_shares(seed).steps] for seed in range(40)]

@@ -4,6 +4,8 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,11 +13,13 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from kafka.protocol.api_key import ApiKey
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from prometheus_client import CollectorRegistry
 
 from deploy.healthcheck import main as healthcheck
 from gateway.metrics.collector import GatewayCollector
-from gateway.metrics.numbers import FAMILIES, GatewayCounts, counted
+from gateway.metrics.numbers import FAMILIES, GatewayCounts, counter_numbers
 from kafka_why import __version__
 from kafka_why.metrics.http import HttpPort
 from tests.harness.scraped import busy
@@ -50,23 +54,23 @@ def published(service: str) -> tuple[str, int, int]:
 
 
 def rules() -> list[dict[str, Any]]:
-    """All rules of the alerts."""
+    """Return all rules of the alerts."""
     return [rule for group in read_yaml(DEPLOY / "alerts.yml")["groups"] for rule in group["rules"]]
 
 
 def shown() -> list[str]:
-    """All PromQL expressions of the dashboard."""
+    """Return all PromQL expressions of the dashboard."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     return [target["expr"] for panel in panels for target in panel.get("targets", [])]
 
 
 def expressions() -> Iterator[str]:
-    """All PromQL expressions of the dashboard and of the alerts."""
+    """Return all PromQL expressions of the dashboard and of the alerts."""
     yield from shown()
     yield from (rule["expr"] for rule in rules())
 
 
-def test_versions_are_those_of_the_project() -> None:
+def test_compose_image_versions_are_those_of_the_project() -> None:
     jars = tomllib.loads((ROOT / "embedded" / "jars.toml").read_text())
     (broker,) = (a for a in jars["broker"]["artifacts"] if a.startswith("org.apache.kafka:"))
     assert SERVICES["kafka"]["image"] == f"apache/kafka:{broker.rpartition(':')[2]}"
@@ -74,12 +78,12 @@ def test_versions_are_those_of_the_project() -> None:
     assert COORDINATOR["image"] == f"{project['name']}:{__version__}"
 
 
-def test_everything_is_published_to_this_machine_only() -> None:
+def test_compose_publishes_ports_to_this_machine_only() -> None:
     ports = [port for service in SERVICES.values() for port in service["ports"]]
     assert {port.split(":")[0] for port in ports} == {"127.0.0.1"}
 
 
-def test_ports_agree_from_the_coordinator_to_the_dashboard() -> None:
+def test_compose_ports_match_from_the_coordinator_to_the_dashboard() -> None:
     port = int(option("metrics-port"))
     assert published("coordinator") == ("127.0.0.1", port, port)
     assert urlsplit(COORDINATOR["healthcheck"]["test"][-1]).port == port
@@ -103,11 +107,11 @@ def gateway_metrics() -> CollectorRegistry:
     counts.throttled[ApiKey.Heartbeat] += 1
     gauges = {name: {("",) * len(f.labels): [1.0]} for name, f in FAMILIES.items() if f.kind == "gauge"}
     registry = CollectorRegistry()
-    registry.register(GatewayCollector(lambda: {**counted(counts), **gauges}))
+    registry.register(GatewayCollector(lambda: {**counter_numbers(counts), **gauges}))
     return registry
 
 
-def test_dashboard_and_alerts_ask_for_metrics_and_labels_that_are_served() -> None:
+def test_dashboard_and_alerts_use_only_metrics_and_labels_that_are_served() -> None:
     samples = [
         sample
         for registry in (busy().registry, gateway_metrics())
@@ -127,7 +131,7 @@ GROUP_OR_UNWELL = "{{ with $labels.consumergroup }}group?id={{ urlquery . }}{{ e
 """Groups without series of their own have one together, which names none of them."""
 
 
-def test_alerts_that_name_a_group_link_to_its_page_if_prometheus_knows_it() -> None:
+def test_group_alerts_link_to_the_groups_page_if_prometheus_knows_its_url() -> None:
     """`missingkey=zero` is Prometheus' own option of its templates: a label that is not there is empty."""
     of_groups = [
         rule["alert"] for rule in rules() if "$labels.consumergroup" in rule["annotations"]["summary"]
@@ -154,8 +158,60 @@ def test_health_check_exit_code_reports_readiness(
     assert str(reason or "") in capsys.readouterr().err
 
 
-def test_the_image_takes_no_package_without_its_hash() -> None:
+def test_image_installs_only_packages_with_a_hash() -> None:
     installs = re.findall(r"^RUN pip install ((?:.*\\\n)*.*)$", DOCKERFILE, re.MULTILINE)
     hashed, own = (install.split() for install in installs)
     assert {"--require-hashes", "/src/requirements.lock"} <= set(hashed)
     assert own == ["--no-cache-dir", "--no-deps", "--no-build-isolation", "/src/kafka_why", "/src"]
+
+
+PROJECT, EXPLAINER = (
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in (".", "kafka_why")
+)
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+ENTRY = re.compile(r"^(\S+==[^\\]+?) \\$((?:\n +--hash=sha256:[0-9a-f]{64}(?: \\)?$)+)", re.MULTILINE)
+
+
+def locked(name: str) -> dict[str, Requirement]:
+    """Return the requirements of a lock by name. Asserts that each has a hash."""
+    text = (ROOT / name).read_text()
+    found = [Requirement(match[1]) for match in ENTRY.finditer(text)]
+    assert found
+    assert len(found) == len(re.findall(r"^[^\s#]", text, re.MULTILINE)), (
+        "each line is a package with its hashes"
+    )
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
+
+
+def wanted(name: str) -> list[Requirement]:
+    """Return the direct requirements of both distributions and of their build."""
+    extras = EXPLAINER["project"]["optional-dependencies"].values()
+    texts = [*EXPLAINER["project"]["dependencies"], *chain(*extras), *PROJECT["build-system"]["requires"]]
+    texts += [text for text in PROJECT["project"]["dependencies"] if not text.startswith("kafka-why")]
+    if name == "requirements-dev.lock":
+        texts += PROJECT["project"]["optional-dependencies"]["dev"]
+    return [Requirement(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_satisfies_the_projects_requirements(name: str) -> None:
+    pins = locked(name)
+    for requirement in wanted(name):
+        (pin,) = pins[canonicalize_name(requirement.name)].specifier
+        assert requirement.specifier.contains(pin.version), f"{requirement}: run `make lock`"
+
+
+def test_installed_packages_match_the_lock() -> None:
+    for name, pin in locked("requirements-dev.lock").items():
+        if pin.marker is None or pin.marker.evaluate():
+            assert pin.specifier.contains(metadata.version(name)), pin
+
+
+def test_setup_installs_only_packages_with_a_hash() -> None:
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    recipes = re.findall(r"^\$\((?:UV_BIN|PACKAGES)\):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    installs = [line for recipe in recipes for line in recipe.splitlines() if "pip install" in line]
+    packages, own, uv = installs
+    assert "--require-hashes --requirement requirements-dev.lock" in packages
+    assert "--no-deps --no-build-isolation --editable kafka_why --editable ." in own
+    assert "--require-hashes --requirement requirements-uv.lock" in uv

@@ -116,7 +116,7 @@ def test_no_pod_has_more_rights_than_it_needs() -> None:
         assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
 
 
-def test_services_lead_to_ports_of_their_pods() -> None:
+def test_kubernetes_services_lead_to_ports_of_their_pods() -> None:
     for service in (d for d in DOCUMENTS if d["kind"] == "Service"):
         selected = service["spec"]["selector"]
         (workload,) = [
@@ -127,7 +127,7 @@ def test_services_lead_to_ports_of_their_pods() -> None:
         assert {port["name"]: port["port"] for port in service["spec"]["ports"]}.items() <= ports.items()
 
 
-def test_probes_ask_ports_and_paths_that_are_served() -> None:
+def test_kubernetes_probes_use_ports_and_paths_that_are_served() -> None:
     kinds = ("startupProbe", "readinessProbe", "livenessProbe")
     found = [(it, it[name]) for it in containers() for name in kinds if name in it]
     assert len(found) >= 2 * len(workloads())
@@ -146,7 +146,7 @@ def test_a_gateway_may_drain_before_it_is_killed() -> None:
     assert pod_of("Deployment", "gateway")["terminationGracePeriodSeconds"] >= drain_s + 40
 
 
-def test_the_coordinators_command_line_is_understood_and_reaches_the_master() -> None:
+def test_coordinators_command_line_is_valid_and_names_the_spark_master() -> None:
     context = run.make_context("run", [*ARGUMENTS])
     assert COORDINATOR["args"][0] == run.name
     assert context.params["no_gateway"]
@@ -176,7 +176,7 @@ def test_executors_share_the_single_drivers_checkpoint() -> None:
     assert of("PersistentVolumeClaim", claim)["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-def test_an_executor_fits_into_its_worker_and_the_worker_into_its_container() -> None:
+def test_executor_fits_its_worker_and_the_worker_fits_its_container() -> None:
     executor_mib = mib(run.make_context("run", [*ARGUMENTS]).params["spark"]["spark.executor.memory"])
     assert executor_mib <= mib(option(WORKER["command"], "--memory"))
     (daemon_mib,) = [mib(v["value"]) for v in WORKER["env"] if v["name"] == "SPARK_DAEMON_MEMORY"]

@@ -8,7 +8,17 @@ from typing import Literal
 
 import pytest
 
+from embedded import broker as embedded_broker
 from embedded import jars, java
+from embedded.broker import (
+    BrokerFailed,
+    BrokerSettingRefused,
+    EmbeddedBroker,
+    Ports,
+    check_broker_settings,
+    escaped,
+    write_settings,
+)
 from embedded.jars import (
     JARS_TOML,
     PROGRAM_SETS,
@@ -18,7 +28,8 @@ from embedded.jars import (
     read_jar_sets,
     render_lock,
 )
-from embedded.java import Artifact, JavaNotFound, find_java
+from embedded.java import QUICK_COMPILER, Artifact, JavaNotFound, find_java
+from tests.harness.started_processes import StartedProcesses
 
 
 @pytest.fixture
@@ -68,7 +79,7 @@ def repository(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "repository"
 
 
-def test_the_projects_list_is_locked_in_full() -> None:
+def test_every_required_jar_is_in_the_lock_file_with_its_hash() -> None:
     sets = read_jar_sets(JARS_TOML.read_text())
     assert {"broker", "spark", "tools"} <= sets.keys()
     for jar_set in sets.values():
@@ -143,7 +154,9 @@ def test_unreachable_repository_names_every_jar_and_why() -> None:
     lines = str(failure.value).splitlines()
     assert lines[0] == "These spark jars could not be downloaded:"
     artifacts = read_jar_sets(JARS_TOML.read_text())["spark"].artifacts
-    assert [line.strip().split(": ")[0] for line in lines[1:]] == [str(artifact) for artifact in artifacts]
+    assert [line.strip().split(": ")[0] for line in lines[1:]] == [
+        ":".join(artifact) for artifact in artifacts
+    ]
     assert all("Connection refused" in line for line in lines[1:])
 
 
@@ -151,7 +164,7 @@ def test_unreachable_repository_names_every_jar_and_why() -> None:
     ("mirror_of", "used"),
     [("central", True), ("*", True), ("external:*", True), ("*, !central", False), ("other", False)],
 )
-def test_mirror_of_mavens_settings_is_used_where_it_applies(
+def test_mirror_from_mavens_settings_is_used_for_matching_repositories(
     mirror_of: str, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / ".m2" / "settings.xml"
@@ -177,7 +190,7 @@ def report(home: str, version: str) -> str:
     return f"printf '    java.home = {home}\\n    java.specification.version = {version}\\n' >&2"
 
 
-def test_java_too_old_or_broken_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_that_is_too_old_or_broken_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fake_java(tmp_path / "old", report("/opt/old", "1.8"))
     broken = fake_java(tmp_path / "broken", "exit 3")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -192,9 +205,98 @@ def test_java_too_old_or_broken_is_passed_over(tmp_path: Path, monkeypatch: pyte
     ]
 
 
-def test_java_without_a_module_of_spark_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_lacking_a_module_for_spark_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_down = fake_java(tmp_path, f"[ $1 = --add-modules ] && exit 1\n{report('/opt/small', '21')}")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
     with pytest.raises(JavaNotFound, match=f"JAVA_HOME: {cut_down} lacks the module jdk.incubator.vector"):
         find_java()
+
+
+def test_clients_of_a_broker_get_its_client_settings(tmp_path: Path) -> None:
+    secured = {"security.protocol": "SSL"}
+    broker = EmbeddedBroker(tmp_path, ports=Ports(20_001, 20_002), client_properties=secured)
+    assert broker.client_config.kafka_python_settings()["security_protocol"] == "SSL"
+    assert broker.client_config.bootstrap_servers == "127.0.0.1:20001"
+
+
+@pytest.mark.parametrize("is_long_running", [False, True])
+def test_only_long_running_broker_has_the_optimizing_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_long_running: bool
+) -> None:
+    java, commands = tmp_path / "java", tmp_path / "commands"
+    java.write_text(f'#!/bin/sh\necho "$@" >> {commands}\ncase "$*" in *kafka.Kafka*) exit 1; esac\n')
+    java.chmod(0o700)
+    monkeypatch.setattr(embedded_broker, "find_java", lambda: java)
+    with pytest.raises(BrokerFailed, match="it ended with exit code 1"):
+        EmbeddedBroker(tmp_path / "data", classpath=(), is_long_running=is_long_running).start()
+    format_, server = commands.read_text().splitlines()
+    assert QUICK_COMPILER in format_.split()
+    assert (QUICK_COMPILER in server.split()) is not is_long_running
+
+
+def test_failed_start_of_java_leaves_no_process_or_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "meta.properties").touch()  # its folder is formatted
+    monkeypatch.setattr(embedded_broker, "find_java", lambda: tmp_path / "java")
+    broker, started = EmbeddedBroker(tmp_path, classpath=()), StartedProcesses(monkeypatch)
+    with pytest.raises(BrokerFailed, match=r"(?s)its JVM could not be started\..*FileNotFoundError"):
+        broker.start()
+    assert started.have_ended()
+    assert broker.pid is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "listeners",
+            "advertised.listeners",
+            "listener.security.protocol.map",
+            "listener.name.client.ssl.key",
+        ),
+        *("inter.broker.listener.name", "security.inter.broker.protocol", "controller.listener.names"),
+        *("controller.quorum.voters", "process.roles", "node.id", "broker.id", "log.dir", "log.dirs"),
+        *("metadata.log.dir", "LOG.DIRS"),
+    ],
+)
+def test_settings_fixed_by_the_embedded_broker_cannot_be_set(name: str) -> None:
+    with pytest.raises(BrokerSettingRefused, match=f"{name} cannot be set: the embedded broker is one node"):
+        check_broker_settings({name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name", ["default.replication.factor", "offsets.topic.replication.factor", "min.insync.replicas"]
+)
+def test_replication_settings_of_the_embedded_broker_can_only_be_one(name: str) -> None:
+    check_broker_settings({name: "1"})
+    with pytest.raises(BrokerSettingRefused, match=f"{name} can only be 1, because there is one broker"):
+        check_broker_settings({name: "3"})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\nlisteners", "#a", "ä"])
+def test_invalid_broker_setting_name_is_refused(name: str) -> None:
+    with pytest.raises(BrokerSettingRefused, match="is not the name of a broker setting"):
+        check_broker_settings({name: "1"})
+
+
+def test_setting_value_with_a_line_break_is_refused() -> None:
+    with pytest.raises(
+        BrokerSettingRefused, match=r"the value of num\.partitions has characters that cannot"
+    ):
+        check_broker_settings({"num.partitions": "1\nlisteners=CLIENT://0.0.0.0:9092"})
+
+
+def test_setting_values_are_escaped_for_java() -> None:
+    assert escaped(r"C:\kafka é 😀") == r"C:\\kafka \u00e9 \ud83d\ude00"
+
+
+def test_settings_file_is_private_even_if_it_existed(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("an earlier version's")
+    path.chmod(0o644)
+    write_settings(path, {"password": "a\\b"})
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text() == "password=a\\\\b\n"

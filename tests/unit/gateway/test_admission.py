@@ -7,12 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.limits import DEFAULT, Limits, QuotaRules
-from gateway.net.first_bytes import parse_network, proxy_header
-from tests.harness.gateway import HOST, GatewayFixture, played
-from tests.harness.gateway_requests import HEARTBEAT
+from gateway.net.first_bytes import Network, parse_network, proxy_header
+from tests.harness.gateway import HEARTBEAT, HOST, GatewayFixture, played
 from tests.harness.raw_client import RawClient
 from tests.harness.waiting import until
-from tests.unit.gateway.test_pipelining import beat
+from tests.unit.gateway.test_server import beat
 
 
 def refused(world: GatewayFixture) -> dict[str, float]:
@@ -71,31 +70,19 @@ async def test_connections_count_before_the_header_of_the_load_balancer(world: G
     assert (await (await balanced(world, "10.0.0.1")).ask(HEARTBEAT, 4, **beat())).error_code == 25
 
 
+@pytest.mark.parametrize(
+    "proxies", [(), (parse_network("10.0.0.0/8"),)], ids=["direct", "balancer elsewhere"]
+)
 @played(
-    proxies=(parse_network("10.0.0.0/8"),),
+    proxies=lambda proxies: proxies,
     rules=QuotaRules(connections={DEFAULT: 1.0}),
     quota_window_num=1,
     quota_window_s=2.0,
 )
-async def test_rate_of_connections_counts_those_that_send_nothing(world: GatewayFixture) -> None:
-    first, _ = await world.client(), await world.client()
-    assert await (await world.client()).is_closed()
-    assert refused(world) == {"connection_creation_rate": 1}
-    assert (await first.ask(HEARTBEAT, 4, **beat())).error_code == 25
-
-
-@played(proxies=(parse_network(HOST),), connection_creation_rate=10, quota_window_num=1, quota_window_s=0.2)
-async def test_request_right_after_the_header_waits_until_its_connection_is_admitted(
-    world: GatewayFixture,
+async def test_connection_over_the_rate_of_its_address_is_closed_after_a_delay(
+    world: GatewayFixture, proxies: tuple[Network, ...]
 ) -> None:
-    clients = [await balanced(world, f"10.0.0.{number}") for number in range(4)]
-    answers = await asyncio.gather(*(client.ask(HEARTBEAT, 4, **beat()) for client in clients))
-    assert [one.error_code for one in answers] == [25] * 4
-
-
-@played(rules=QuotaRules(connections={DEFAULT: 1.0}), quota_window_num=1, quota_window_s=2.0)
-async def test_connection_over_the_rate_of_its_address_is_closed_after_a_delay(world: GatewayFixture) -> None:
-    """KIP-612. The third one comes before there is a token for it."""
+    """KIP-612. The third one comes before there is a token for it. Those that send nothing count."""
     kept = [await world.client() for _ in range(2)]
     began_s = time.monotonic()
     assert await (await world.client()).is_closed()
@@ -104,10 +91,19 @@ async def test_connection_over_the_rate_of_its_address_is_closed_after_a_delay(w
     assert (await kept[1].ask(HEARTBEAT, 4, **beat())).error_code == 25
 
 
-@played(connection_creation_rate=10, quota_window_num=1, quota_window_s=0.2)
-async def test_connection_over_the_total_rate_waits_and_is_served(world: GatewayFixture) -> None:
+@pytest.mark.parametrize("proxies", [(), (parse_network(HOST),)], ids=["direct", "balanced"])
+@played(
+    proxies=lambda proxies: proxies,
+    connection_creation_rate=10,
+    quota_window_num=1,
+    quota_window_s=0.2,
+)
+async def test_connection_over_the_total_rate_waits_and_is_served(
+    world: GatewayFixture, proxies: tuple[Network, ...]
+) -> None:
+    """A request right after a load balancer's header waits, too."""
     began_s = time.monotonic()
-    clients = [await world.client() for _ in range(4)]
+    clients = [await (balanced(world, f"10.0.0.{n}") if proxies else world.client()) for n in range(4)]
     answers = await asyncio.gather(*(client.ask(HEARTBEAT, 4, **beat()) for client in clients))
     assert time.monotonic() - began_s > 0.04
     assert {answer.error_code for answer in answers} == {25}

@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 from gateway.net.advertised import Advertised, Template, parse_templates
 from gateway.security.authentication import ListenerSecurity
 from kafka_why.connections.address import Address
-from tests.harness.gateway import HOST, NODE_ID, GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import LIST, join_fields
+from tests.harness.gateway import HOST, LIST, NODE_ID, GatewayFixture, RawClient, join_fields, played
 from tests.unit.gateway.test_security import PEM
 
 PORT = 9_193
@@ -28,7 +27,7 @@ OTHER_ID = NODE_ID + 1
         ("[2001:db8::1]:{port}", 0, Address("2001:db8::1", PORT)),
     ],
 )
-def test_a_template_gives_each_broker_its_address(text: str, node_id: int, address: Address) -> None:
+def test_address_template_gives_each_broker_an_address(text: str, node_id: int, address: Address) -> None:
     assert Template.parse(text).address(node_id, PORT) == address
 
 

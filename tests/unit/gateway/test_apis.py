@@ -1,32 +1,40 @@
 """Each API over the coordinator's core: a client's request on the wire, and its response."""
 
+from typing import Any
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.api_key import ApiKey
 
 from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut, RequestTooLarge
 from gateway.apis import REFUSED, SERVED
-from gateway.coordinator.failures import failure_of
+from gateway.apis import topics as topics_module
+from gateway.coordinator.failures import error_code_of
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.kafka.requests import JoinGroup
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.contract.protocols.subscriptions import Subscription, decode_assignment, encode_subscription
 from kafka_why.topic_reader import ClientError
-from tests.harness.gateway import HOST, NODE_ID, TOPICS, GatewayFixture, played
-from tests.harness.gateway_requests import (
+from tests.harness.gateway import (
     COMMIT,
     DELETE_GROUPS,
     DESCRIBE,
     HEARTBEAT,
+    HOST,
     JOIN,
     LEAVE,
+    NODE_ID,
     OFFSET_DELETE,
     OFFSET_FETCH,
     SYNC,
+    TOPICS,
+    GatewayFixture,
     commit_fields,
     join_fields,
     outcomes,
+    played,
+    topic_id,
     topic_partition,
 )
 
@@ -97,7 +105,7 @@ async def test_controllers_keep_their_ids_and_lose_their_addresses(world: Gatewa
 
 
 @played
-async def test_server_ids_of_requests_reach_the_broker(world: GatewayFixture) -> None:
+async def test_cluster_and_node_id_of_api_versions_reach_the_broker(world: GatewayFixture) -> None:
     """It is the broker that knows whether they are its own (KIP-1242)."""
     client = await world.client()
     await client.ask(ApiKey.ApiVersions, 5, **SOFTWARE, cluster_id="c", node_id=3)
@@ -212,4 +220,75 @@ def not_sent(cause: Exception) -> RequestNotSent:
     ],
 )
 def test_only_transient_failures_have_a_retriable_error_code(error: ClientError, code: int) -> None:
-    assert failure_of(error).error_code == code
+    assert error_code_of(error) == code
+
+
+@played
+async def test_without_a_broker_commits_are_refused(world: GatewayFixture) -> None:
+    await world.stop_broker()
+    by_id = [{"group_id": "g", "topics": [{"topic_id": topic_id("orders"), "partition_indexes": [0]}]}]
+    assert outcomes(await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
+    deleted = await world.ask(OFFSET_DELETE, 0, group_id="g", topics=[topic_partition("orders")])
+    assert deleted.error_code == 15
+    assert (await world.ask(OFFSET_FETCH, 10, groups=by_id)).groups[0].error_code == 14
+    assert world.core.asked == []
+
+
+@played
+async def test_without_a_broker_offsets_are_fetched_by_topic_name(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    await world.stop_broker()
+    monkeypatch.setattr(topics_module, "OFFSETS_AGE_MAX_S", 0.0)  # the cached metadata is too old
+    for topics in ([{"name": "orders", "partition_indexes": [0]}], None):
+        answer = await world.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+        assert answer.groups[0].topics[0].partitions[0].committed_offset == 7
+
+
+ALTER, INCREMENTAL = 33, 44
+TOPIC, BROKER = 2, 4  # ConfigResource.Type
+INVALID_CONFIG = 40
+DYNAMIC = 2  # DescribeConfigsResponse.ConfigSource
+
+
+def config(name: str, value: str) -> dict[str, Any]:
+    synonym = {"name": name, "value": value, "source": DYNAMIC}
+    return {
+        "name": name,
+        "value": value,
+        "read_only": False,
+        "config_source": DYNAMIC,
+        "is_sensitive": False,
+        "synonyms": [synonym],
+    }
+
+
+def resource(name: str = "1", kind: int = BROKER, **more: Any) -> dict[str, Any]:
+    return {"resource_type": kind, "resource_name": name, **more}
+
+
+@pytest.mark.parametrize(("api", "version"), [(ALTER, 2), (INCREMENTAL, 1)])
+@played
+async def test_startup_settings_of_the_coordinator_cannot_be_altered_by_request(
+    world: GatewayFixture, api: int, version: int
+) -> None:
+    configs = [{"name": "num.io.threads", "value": "4"}]
+    refused = [*configs, {"name": "group.max.size", "value": "4"}]
+    others = resource("2", configs=configs), resource("orders", TOPIC, configs=refused)
+    world.broker.answers[api] = {
+        "responses": [{**resource("2"), "error_code": 0}, {**resource("orders", TOPIC), "error_code": 0}]
+    }
+    answer = await world.ask(api, version, resources=[resource(configs=refused), *others])
+    errors = {r.resource_name: (r.error_code, r.error_message) for r in answer.responses}
+    why = "group.max.size is a setting of the group coordinator, given where that starts."
+    assert errors.pop("1") == (INVALID_CONFIG, why)
+    assert {code for code, _ in errors.values()} == {0}
+    passed = world.broker.requests()[-1]
+    assert [r.resource_name for r in passed.resources] == ["2", "orders"]
+    world.broker.passed.clear()
+    for name in ("offsets.retention.minutes", "offset.metadata.max.bytes", "group.streams.max.size"):
+        only = [resource(configs=[{"name": name, "value": "1"}])]
+        (entry,) = (await world.ask(api, version, resources=only)).responses
+        assert (entry.error_code, entry.error_message.split()[0]) == (INVALID_CONFIG, name)
+    assert world.broker.passed == []

@@ -1,4 +1,4 @@
-"""How long a member's request is held by an absent or a slow coordinator."""
+"""Requests at the gateway's backend, and how long an absent or slow coordinator holds them."""
 
 import asyncio
 import threading
@@ -8,16 +8,22 @@ from contextlib import closing, suppress
 from itertools import count
 from typing import Any
 
+import pytest
+from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient, Header
 from clients.pending import ClientClosed, PendingRequest, PendingRequests, RequestTooLarge
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS, CoordinatorBackend
-from gateway.coordinator.failures import failed
+from gateway.coordinator.failures import error_response
 from gateway.limits import Limits
+from gateway.upstream.connections import CLIENT_ID, Upstream, UpstreamLost
+from gateway.wire import codec
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, OversizedRequest
 from kafka_why.contract.kafka.responses import HeartbeatResponse, JoinGroupResponse
 from kafka_why.contract.messages import ErrorCode
+from tests.harness.gateway import GatewayFixture, topic_id
+from tests.harness.gateway import played as gateway_played
 from tests.harness.waiting import until
 
 HELD_S = 0.2
@@ -80,7 +86,7 @@ def beat(group_id: str = "g") -> Heartbeat:
 
 
 def beaten(request: Any) -> HeartbeatResponse:
-    answer: HeartbeatResponse = failed(request, ErrorCode.NONE)
+    answer: HeartbeatResponse = error_response(request, ErrorCode.NONE)
     return answer
 
 
@@ -184,3 +190,53 @@ async def test_long_group_id_is_shortened_in_logs(backend: CoordinatorBackend, l
         await until(lambda: len(logs) >= 2)
     assert "(30000 characters) was held for " in logs[0]["error"]
     assert max(len(entry["error"]) for entry in logs) <= 500
+
+
+@gateway_played
+async def test_concurrent_callers_share_a_metadata_request(world: GatewayFixture) -> None:
+    names = [f"topic-{number}" for number in range(1_000)]
+    world.broker.topics |= dict.fromkeys(names, 1)
+    before = world.broker.metadata_requests
+    found = await asyncio.gather(*(world.cluster.describe_topics([name], 1.0) for name in names))
+    assert [[*topics] for topics in found] == [[name] for name in names]
+    by_id = await asyncio.gather(*(world.cluster.topics_by_id([topic_id(name)], 0.0) for name in names))
+    assert [[topic.name for topic in topics.values()] for topics in by_id] == [[name] for name in names]
+    assert world.broker.metadata_requests - before <= 4
+
+
+@gateway_played
+async def test_cache_of_absent_topic_names_is_bounded(world: GatewayFixture) -> None:
+    """Clients choose the names, and the oldest are forgotten first."""
+    for first in range(0, 12_000, 6_000):
+        names = [f"absent-{number}" for number in range(first, first + 6_000)]
+        assert await world.cluster.topics(names) == {}
+    assert world.cached_topics() <= 10_000
+    assert world.cluster.cached_topics(["absent-11999"], 30.0) == {}
+    for first in range(0, 12_000, 6_000):
+        ids = [topic_id(f"absent-{number}") for number in range(first, first + 6_000)]
+        assert await world.cluster.topics_by_id(ids, 30.0) == {}
+    assert world.cached_topics() <= 20_000
+    assert await world.cluster.topics(["orders"])
+
+
+BODY = {"topics": [], "allow_auto_topic_creation": False}
+REQUEST = codec.encode_request(ApiKey.Metadata, 12, 1, CLIENT_ID, BODY)
+
+
+@gateway_played
+async def test_broker_request_timeout_closes_its_connection(world: GatewayFixture) -> None:
+    """Also a cancelled one: its late response would be taken for that to the next request."""
+    upstream = await Upstream.open(world.broker.address, Limits(upstream_timeout_s=0.05))
+    other = await Upstream.open(world.broker.address, Limits())
+    for _ in range(2):
+        assert codec.decode_response(ApiKey.Metadata, 12, await other.request(REQUEST)).brokers
+    world.broker.silent = True
+    with pytest.raises(UpstreamLost, match=r"the broker at .* is lost: no answer within 0\.05 s"):
+        await upstream.request(REQUEST)
+    request = asyncio.create_task(other.request(REQUEST))
+    await asyncio.sleep(0)
+    assert not other.ended
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    await until(lambda: upstream.ended and other.ended)

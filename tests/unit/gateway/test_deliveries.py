@@ -1,5 +1,6 @@
-"""What the gateway counts of share groups' records: rows SP29 to SP35, without a wire."""
+"""The gateway's counts of share groups' deliveries: rows SP29 to SP35, without connections."""
 
+from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace as Fields
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.deliveries import member as members
-from gateway.deliveries.group import ROWS_MAX, SUSPECTS_MAX
+from gateway.deliveries.group import ROWS_MAX, SUSPECTS_MAX, CapacityCounter, HeldRanges, OffsetRange
 from gateway.deliveries.member import GRACE_MS, TYPES_MAX, AcknowledgeType, MemberDeliveries, batches_of
 from gateway.deliveries.service import GROUPS_MAX, Deliveries
 from gateway.wire import codec
@@ -24,7 +25,7 @@ LATE, SESSION_LOST = 121, 122
 
 
 class World:
-    """Members of a group whose leaders answer as they are told. The clock moves only if a test moves it."""
+    """Members of a group with scripted partition leaders. The clock moves only if a test moves it."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -96,14 +97,6 @@ class World:
     @property
     def suspected(self) -> int:
         return self.deliveries.totals.suspected
-
-
-def test_sp29_acknowledgements_piggybacked_on_a_fetch_are_counted() -> None:
-    world = World()
-    world.get("a", 0, 9)
-    world.ask("a", (0, 9, [AcknowledgeType.ACCEPT]))((10, 12, 1))
-    assert (row := world.row()).accepted == 10
-    assert row.delivered == 13
 
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
@@ -209,7 +202,7 @@ def test_sp35_processing_time_runs_from_delivery_to_acknowledgement_request() ->
     assert (row.processed_ms, row.processed_max_ms, record.lock_ms) == (5 * 700, 700, LOCK_MS)
 
 
-def test_sp34_client_without_read_on_the_group_uses_no_group_slot() -> None:
+def test_sp34_client_without_read_permission_uses_none_of_the_group_limit() -> None:
     deliveries = Deliveries(lambda: 0)
     request = Fields(share_session_epoch=0, topics=[])
     for number in range(2 * GROUPS_MAX):
@@ -230,7 +223,7 @@ def test_too_many_acknowledge_types_are_truncated_and_not_interpreted() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-5, 9), st.integers(-5, 9), st.lists(st.integers(-2, 6), max_size=4))))
-def test_sp29_batches_that_kafka_refuses_are_left_out(batches: list[tuple[int, int, list[int]]]) -> None:
+def test_sp29_batches_kafka_refuses_are_not_counted(batches: list[tuple[int, int, list[int]]]) -> None:
     told = [Fields(first_offset=f, last_offset=t, acknowledge_types=k) for f, t, k in batches]
     partition = Fields(partition_index=0, acknowledgement_batches=told)
     found, is_cut = batches_of(Fields(topics=[Fields(topic_id=TOPIC, partitions=[partition])]))
@@ -249,7 +242,7 @@ def test_sp34_numbers_of_rows_suspects_and_groups_are_bounded() -> None:
     assert record.others is not None
     counted = [*record.rows, record.others]
     assert sum(row.delivered for row in counted) == sum(row.released for row in counted) == ROWS_MAX + 5
-    assert len(world.member("m0").group.suspects._known) == SUSPECTS_MAX
+    assert len(world.member("m0").group.suspects._suspects) == SUSPECTS_MAX
     opened = [world.deliveries.open(f"g{number}", "m") for number in range(GROUPS_MAX)]
     assert [member.begin() for member in opened] == [True] * (GROUPS_MAX - 1) + [False]
     world.deliveries.close(opened[0])
@@ -267,3 +260,128 @@ def test_sp34_total_of_held_ranges_of_all_members_is_bounded(monkeypatch: pytest
     assert (row.delivered, row.unfollowed) == (5, 2)
     world.acknowledge("a", 0, 9, AcknowledgeType.ACCEPT)
     assert world.row().accepted == 3
+
+
+STEP = st.one_of(
+    st.tuples(
+        st.just("get"), st.sampled_from("ab"), st.integers(0, 40), st.integers(1, 12), st.integers(1, 5)
+    ),
+    st.tuples(
+        st.just("acknowledge"),
+        st.sampled_from("ab"),
+        st.integers(0, 45),
+        st.lists(st.integers(0, 4), min_size=1, max_size=12),
+        st.sampled_from([0, 0, 0, 121]),
+    ),
+    st.tuples(
+        st.just("all"), st.sampled_from("ab"), st.integers(0, 45), st.integers(1, 12), st.integers(0, 4)
+    ),
+    st.tuples(st.just("pass"), st.just("a"), st.sampled_from([10, 5_000, LOCK_MS + GRACE_MS])),
+    st.tuples(st.just("end"), st.sampled_from("ab")),
+)
+NAMES = {0: "gaps", 1: "accepted", 2: "released", 3: "rejected"}
+
+
+class Model:
+    """The reference model: the same counts, offset by offset."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, int], tuple[int, bool]] = {}
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def get(self, name: str, offsets: range, now_ms: int) -> None:
+        for offset in offsets:
+            self.counts[name, "delivered"] += 1
+            before = self.held.pop((name, offset), None)
+            self.counts[name, "expired"] += before is not None and not before[1]
+            self.held[name, offset] = now_ms + LOCK_MS, False
+
+    def acknowledge(self, name: str, types: dict[int, int], now_ms: int, error: int) -> None:
+        for offset, kind in types.items():
+            found = self.held.get((name, offset))
+            if found is None:
+                continue
+            is_lost = found[1]
+            if error:
+                if is_lost:
+                    self.counts[name, "late"] += 1
+                    del self.held[name, offset]
+                continue
+            self.counts[name, "expired"] -= is_lost
+            if kind == AcknowledgeType.RENEW:
+                self.held[name, offset] = now_ms + LOCK_MS, False
+                self.counts[name, "renewed"] += 1
+            else:
+                self.counts[name, NAMES[kind]] += 1
+                del self.held[name, offset]
+
+    def expire(self, now_ms: int) -> None:
+        for (name, offset), (until_ms, is_lost) in list(self.held.items()):
+            if not is_lost and until_ms + GRACE_MS <= now_ms:
+                self.held[name, offset] = until_ms, True
+                self.counts[name, "expired"] += 1
+
+    def end(self, name: str) -> None:
+        for key in [key for key in self.held if key[0] == name]:
+            self.counts[name, "ended"] += not self.held.pop(key)[1]
+
+
+def play(world: World, model: Model, kind: str, name: str, *told: Any) -> None:
+    if kind == "get":
+        first, count, delivery_count = told
+        world.get(name, first, first + count - 1, delivery_count)
+        model.get(name, range(first, first + count), world.now_ms)
+    elif kind == "acknowledge":
+        first, types, error = told
+        world.acknowledge(name, first, first + len(types) - 1, *types, error=error)
+        model.acknowledge(name, dict(enumerate(types, first)), world.now_ms, error)
+    elif kind == "all":
+        first, count, type_ = told
+        world.acknowledge(name, first, first + count - 1, type_)
+        model.acknowledge(name, dict.fromkeys(range(first, first + count), type_), world.now_ms, 0)
+    elif kind == "pass":
+        world.pass_ms(told[0])
+        model.expire(world.now_ms)
+    else:
+        world.deliveries.close(world.members.pop(name))
+        world.member(name)
+        model.end(name)
+
+
+@given(st.lists(STEP, max_size=60))
+def test_each_delivered_record_is_acknowledged_released_expired_or_held(steps: list[tuple[Any, ...]]) -> None:
+    world, model = World(), Model()
+    for name in "ab":
+        world.member(name)
+    totals = {name: Counted() for name in "ab"}
+    for step in steps:
+        play(world, model, *step)
+        for record in world.records():
+            for row in record.rows:
+                totals[row.member_id].add(row)
+        for who, row in totals.items():
+            held = world.offsets_held(who)
+            ended = row.acknowledged + row.gaps + row.expired + row.ended + row.unfollowed
+            assert row.delivered == ended + held
+            for counted in ("delivered", *NAMES.values(), "expired", "ended", "renewed", "late"):
+                assert getattr(row, counted) == model.counts[who, counted], counted
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 30)), max_size=60))
+def test_held_ranges_behave_as_a_set_of_offsets(steps: list[tuple[bool, int, int]]) -> None:
+    room, place = CapacityCounter(1_000), (b"t", 0)
+    held, model = HeldRanges(room, 1_000), set[int]()
+    for is_added, first, size in steps:
+        last = first + size
+        taken = held.take(place, first, last)
+        assert {o for one in taken for o in range(one.first, one.last + 1)} == model & {
+            *range(first, last + 1)
+        }
+        model -= {*range(first, last + 1)}
+        if is_added:
+            assert held.add(place, OffsetRange(first, last, 1, 0, 0))
+            model |= {*range(first, last + 1)}
+        ranges = [one for _, one in held]
+        assert ranges == sorted(ranges)
+        assert sum(one.offsets for one in ranges) == len(model)
+        assert room.free == 1_000 - len(ranges)

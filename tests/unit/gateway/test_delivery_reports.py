@@ -1,6 +1,4 @@
-"""What a gateway counts of share groups on its connections, writes, and shows as metrics."""
-
-from typing import Any
+"""Deliveries of share groups that a gateway counts on its connections, writes, and exports as metrics."""
 
 from kafka.protocol.api_key import ApiKey
 
@@ -28,18 +26,14 @@ def response(*acquired: tuple[int, int, int], records: bytes = b"r", topic: str 
     }
 
 
-def acknowledged(first: int, last: int, *types: int) -> dict[str, Any]:
-    batch = {"first_offset": first, "last_offset": last, "acknowledge_types": list(types)}
-    told = fetched("orders", epoch=1)
-    told["topics"][0]["partitions"] = [{"partition_index": 2, "acknowledgement_batches": [batch]}]
-    return told
-
-
-async def acknowledge(world: GatewayFixture, client: RawClient, *told: int) -> None:
+async def acknowledge(world: GatewayFixture, client: RawClient, first: int, last: int, *types: int) -> None:
     partition = {"partition_index": 2, "current_leader": LEADER}
     topic = {"topic_id": topic_id("orders"), "partitions": [partition]}
     world.broker.answers[ACKNOWLEDGE] = {"acquisition_lock_timeout_ms": 30_000, "responses": [topic]}
-    await client.ask(ACKNOWLEDGE, 2, **acknowledged(*told))
+    batch = {"first_offset": first, "last_offset": last, "acknowledge_types": list(types)}
+    told = fetched("orders", epoch=1)
+    told["topics"][0]["partitions"] = [{"partition_index": 2, "acknowledgement_batches": [batch]}]
+    await client.ask(ACKNOWLEDGE, 2, **told)
 
 
 def reports(world: GatewayFixture) -> DeliveryReports:

@@ -1,27 +1,31 @@
-"""Tenants take turns where all clients wait: one that sends much delays the others by one turn."""
+"""Clients take turns: one that sends much delays others by one turn. Large joins pass at a bounded rate."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from contextvars import copy_context
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
-from gateway.fairness import TENANT, CapacityLimiter, FairQueue, FairThread
+from gateway.fairness import TENANT, CapacityLimiter, FairThread
 from gateway.net.limits.requests import SMALL_BYTES, ForwardedRequests, ForwardingLimiter, LargeRequestRate
-from gateway.security.authentication import ListenerSecurity, SecuritySettings
-from tests.harness.coroutines import asynchronous
-from tests.harness.gateway import HOST, PATIENCE_S, GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import HEARTBEAT
+from tests.harness.gateway import (
+    COMMIT,
+    HEARTBEAT,
+    HOST,
+    PATIENCE_S,
+    SYNC,
+    GatewayFixture,
+    RawClient,
+    commit_fields,
+    played,
+)
 from tests.harness.sasl import authenticate, by_password
 from tests.harness.still_time import StillLoop, in_still_time
-from tests.harness.waiting import until
-from tests.unit.gateway.test_pipelining import asked, beat, hold, until_asked
-from tests.unit.gateway.test_server import passed_on
+from tests.harness.waiting import asynchronous, until
+from tests.unit.gateway.test_security import USERS
+from tests.unit.gateway.test_server import asked, beat, hold, join, nothing_more, passed_on, until_asked
 
-USERS = ListenerSecurity(SecuritySettings(users=Path(__file__).parents[2] / "data" / "gateway_users"))
 OTHER_LOOPBACK = "127.0.0.2"
 LARGE = 2 * SMALL_BYTES
 
@@ -32,42 +36,6 @@ def of(tenant: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     context = copy_context()
     context.run(TENANT.set, tenant)
     return asyncio.create_task(work, context=context)
-
-
-class Item(str):
-    """A waiter that may be gone."""
-
-    is_gone = False
-
-    def done(self) -> bool:
-        return self.is_gone
-
-
-def queue_of(*items: tuple[str, Item]) -> FairQueue[Item]:
-    queue: FairQueue[Item] = FairQueue()
-    for tenant, item in items:
-        context = copy_context()
-        context.run(TENANT.set, tenant)
-        context.run(queue.append, item)
-    return queue
-
-
-def taken(queue: FairQueue[Item]) -> list[str]:
-    order = []
-    while queue.first() is not None:
-        order.append(str(queue.popleft()))
-    assert not queue
-    return order
-
-
-def test_cancelled_waiter_does_not_cost_its_tenant_a_turn() -> None:
-    """So clients of one principal that come and go do not delay another client of it."""
-    items = [("a", Item(f"a{n}")) for n in range(9)] + [("b", Item(f"b{n}")) for n in range(3)]
-    for _, item in items[:8]:
-        item.is_gone = True
-    queue = queue_of(*items)
-    assert queue.waiting == 4
-    assert taken(queue) == ["a8", "b0", "b1", "b2"]
 
 
 @in_still_time
@@ -91,21 +59,23 @@ async def test_large_joins_of_one_tenant_delay_another_tenant_by_one_join(loop: 
 
 @asynchronous
 async def test_capacity_is_granted_to_tenants_in_turns_and_released() -> None:
+    """A waiter that was cancelled costs its tenant no turn, and is not granted anything."""
     room, entered = CapacityLimiter(1), list[str]()
 
-    async def enter() -> None:
+    async def enter(name: str) -> None:
         async with room:
-            entered.append(TENANT.get())
+            entered.append(name)
             await asyncio.sleep(0)
 
-    tasks = [of("many", enter()) for _ in range(10)]
-    one = of("one", enter())
+    tasks = [of("many", enter(f"many-{number}")) for number in range(10)]
+    others = [of("one", enter(f"one-{number}")) for number in range(2)]
     await asyncio.sleep(0)
-    tasks[5].cancel()
-    await asyncio.gather(*tasks, one, return_exceptions=True)
+    for task in tasks[2:8]:
+        task.cancel()
+    await asyncio.gather(*tasks, *others, return_exceptions=True)
     assert room.waiting == 0
     assert room.try_acquire()
-    assert entered == ["many", "many", "one", *["many"] * 7]
+    assert entered == ["many-0", "many-1", "one-0", "many-8", "one-1", "many-9"]
 
 
 @asynchronous
@@ -128,36 +98,16 @@ async def test_codec_thread_serves_tenants_in_turns() -> None:
 
 @played
 async def test_topic_lookups_of_one_tenant_delay_another_by_one_broker_request(world: GatewayFixture) -> None:
-    before = world.broker.metadata_asked
+    before = world.broker.metadata_requests
     many = [
         of("many", world.cluster.topics([f"absent-{caller}-{number}" for number in range(500)]))
         for caller in range(40)
     ]
     await asyncio.sleep(0)
     assert await of("one", world.cluster.topics(["orders"]))
-    assert world.broker.metadata_asked - before <= 3
+    assert world.broker.metadata_requests - before <= 3
     await asyncio.gather(*many)
-    assert world.broker.metadata_asked - before > 10
-
-
-@asynccontextmanager
-async def clients_of(world: GatewayFixture, names: str) -> AsyncIterator[list[RawClient]]:
-    """Yield a client of the address or the user of each name."""
-    passwords = {"ann": "secret", "bob": "zażółć"}
-    clients = []
-    for name in names.split():
-        address = None if name in passwords else (name, 0)
-        client = RawClient(
-            *await asyncio.open_connection(HOST, world.gateway.address.port, local_addr=address)
-        )
-        if name in passwords:
-            assert (await authenticate(client, by_password("PLAIN", name, passwords[name]))).error_code == 0
-        clients.append(client)
-    try:
-        yield clients
-    finally:
-        for client in clients:
-            client.writer.close()
+    assert world.broker.metadata_requests - before > 10
 
 
 def has_waiting(world: GatewayFixture, clients: int) -> bool:
@@ -166,19 +116,23 @@ def has_waiting(world: GatewayFixture, clients: int) -> bool:
 
 
 async def order_of(world: GatewayFixture, names: str) -> list[str]:
-    """Send a heartbeat of each while there is no room at the coordinator, then make room. Return the order in
-    which they reach it.
+    """Send a heartbeat of a client of each address or user while there is no room at the coordinator, then
+    make room. Return the order in which they reach it.
     """
-    held = hold(world, "g")
-    async with clients_of(world, names) as clients:
-        for number, client in enumerate(clients):
-            group_id = f"g{number}" if number else "g"
-            await client.send(HEARTBEAT, 4, **beat(group_id))
-            await until(partial(has_waiting, world, number))
-        await until_asked(world, 1)
-        held.set()
-        await until_asked(world, len(clients))
-        assert asked(world) == ["Heartbeat"] * len(clients)
+    held, passwords = hold(world, "g"), {"ann": "secret", "bob": "zażółć"}
+    for number, name in enumerate(names.split()):
+        address = None if name in passwords else (name, 0)
+        port = world.gateway.address.port
+        client = RawClient(*await asyncio.open_connection(HOST, port, local_addr=address))
+        world.clients.append(client)
+        if name in passwords:
+            assert (await authenticate(client, by_password("PLAIN", name, passwords[name]))).error_code == 0
+        await client.send(HEARTBEAT, 4, **beat(f"g{number}" if number else "g"))
+        await until(partial(has_waiting, world, number))
+    await until_asked(world, 1)
+    held.set()
+    await until_asked(world, len(names.split()))
+    assert asked(world) == ["Heartbeat"] * len(names.split())
     return [names.split()[int(request.group_id[1:] or 0)] for request in world.core.asked]
 
 
@@ -221,3 +175,39 @@ async def test_closed_connection_releases_its_broker_capacity() -> None:
         mine.release()
         mine.close()
         assert mine.requests == 0
+
+
+LARGE_JOIN = 4 * SMALL_BYTES
+SLOW: dict[str, Any] = {"large_bytes_per_s": 1, "large_burst_bytes": LARGE_JOIN}
+"""One large request passes, and the next one not before the end of the test."""
+
+
+@played(**SLOW)
+async def test_waiting_large_joins_of_disconnected_clients_are_dropped(world: GatewayFixture) -> None:
+    for number in range(10):
+        client = await world.client()
+        await join(client, f"large-{number}", LARGE_JOIN)
+        if number == 0:
+            await until_asked(world, 1)
+        client.writer.transport.abort()
+    other = await world.client()
+    assert (await other.ask(HEARTBEAT, 3, **beat())).error_code == 25
+    await join(other, "small", 100)
+    await until_asked(world, 3)
+    await until(lambda: world.gateway.numbers()["held_clients"]["flow",] == [0])
+    await nothing_more(world, 3)
+
+
+@played(**SLOW)
+async def test_large_requests_of_each_kind_wait_for_their_turn(world: GatewayFixture) -> None:
+    client = await world.client()
+    await join(client, "large", LARGE_JOIN)
+    await until_asked(world, 1)
+    assignments = [{"member_id": "m", "assignment": bytes(LARGE_JOIN)}]
+    other = await world.client()
+    await other.send(SYNC, 3, group_id="g", generation_id=1, member_id="m", assignments=assignments)
+    other = await world.client()
+    offsets = [("orders", number, 0) for number in range(LARGE_JOIN // 32)]
+    await other.send(COMMIT, 8, **commit_fields("", *offsets))
+    await until(lambda: world.gateway.numbers()["held_clients"]["flow",] == [2])
+    await nothing_more(world, 1)

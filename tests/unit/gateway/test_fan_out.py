@@ -1,4 +1,4 @@
-"""A request about many groups costs what as many requests would: room, quota, metrics. It is bounded."""
+"""A request about many groups costs what as many requests would. A client over its quota waits (KIP-219)."""
 
 import asyncio
 import threading
@@ -8,14 +8,27 @@ from typing import Any
 import pytest
 
 from gateway.apis.batch import AT_ONCE
-from gateway.limits import QuotaRules
+from gateway.limits import DEFAULT, QuotaRules
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.kafka.requests import Heartbeat
-from tests.harness.gateway import GatewayFixture, played
-from tests.harness.gateway_requests import DELETE_GROUPS, DESCRIBE, HEARTBEAT, OFFSET_FETCH, stable
+from tests.harness.gateway import (
+    COMMIT,
+    DELETE_GROUPS,
+    DESCRIBE,
+    HEARTBEAT,
+    JOIN,
+    LIST,
+    OFFSET_FETCH,
+    GatewayFixture,
+    commit_fields,
+    join_fields,
+    played,
+    stable,
+)
 from tests.harness.waiting import until
-from tests.unit.gateway.test_pipelining import beat, hold, nothing_more, until_asked
+from tests.unit.gateway.test_security import USERS, log_in
+from tests.unit.gateway.test_server import beat, hold, nothing_more, until_asked
 
 FIND_COORDINATOR, DESCRIBE_CONFIGS, ALTER_CONFIGS, CONSUMER_GROUP_DESCRIBE = 10, 32, 33, 69
 INVALID_REQUEST = 42
@@ -55,7 +68,7 @@ async def test_each_group_of_a_request_takes_coordinator_capacity(world: Gateway
     await nothing_more(world, 10)
     assert in_flight(world) >= 10
     beating = await other.send(HEARTBEAT, 4, **beat("alive"))
-    await until_held(world)
+    await until(lambda: world.gateway.numbers()["held_clients"]["room",] == [1])
     events[1].set()  # the first place that is free is the other client's
     assert (await other.receive())[0] == beating
     assert len(world.core.asked) <= 12
@@ -63,10 +76,6 @@ async def test_each_group_of_a_request_takes_coordinator_capacity(world: Gateway
         event.set()
     await attacker.receive_bytes()
     assert in_flight(world) == 0
-
-
-async def until_held(world: GatewayFixture) -> None:
-    await until(lambda: world.gateway.numbers()["held_clients"]["room",] == [1])
 
 
 @played
@@ -131,26 +140,21 @@ async def test_refusing_many_groups_does_not_block_other_connections(world: Gate
     assert not any(isinstance(request, Heartbeat) for request in world.core.asked)
 
 
-def test_long_response_is_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@played(groups_per_request=10)
+async def test_long_response_is_encoded_off_the_event_loop(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Encoding takes some 10 us for each group."""
     threads: set[str] = set()
     encode = codec.encode_response
 
     def watched(header: RequestHeader, response: Any) -> bytes:
-        if header.api_key == DESCRIBE:
-            threads.add(threading.current_thread().name)
+        threads.add(threading.current_thread().name)
         return encode(header, response)
 
     monkeypatch.setattr(codec, "encode_response", watched)
-
-    @played(groups_per_request=10)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        answer = await client.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(5_000)])
-        assert len(answer.groups) == 5_000
-        await client.ask(HEARTBEAT, 4, **beat())
-
-    play()
+    answer = await world.ask(DESCRIBE, 5, groups=[f"g-{n}" for n in range(5_000)])
+    assert len(answer.groups) == 5_000
     assert threads
     assert threading.main_thread().name not in threads
 
@@ -166,3 +170,83 @@ async def test_response_about_one_repeated_group_is_bounded(world: GatewayFixtur
     assert 10 <= whole <= 11 + AT_ONCE
     assert errors == [0] * whole + [INVALID_REQUEST] * (1_000 - whole)
     assert len(world.core.asked) - before == whole
+
+
+# A burst of one request in a window of 10 s. The next one is throttled for up to that window.
+SLOW = QuotaRules({(None, "me"): 0.1})
+ONE_WINDOW: dict[str, Any] = {"quota_window_num": 1, "quota_window_s": 10.0}
+
+
+def asked(world: GatewayFixture) -> int:
+    return len(world.core.asked)
+
+
+@pytest.mark.parametrize("rules", [SLOW, QuotaRules({("ANONYMOUS", None): 0.1})], ids=["client", "user"])
+@played(rules=lambda rules: rules, **ONE_WINDOW)
+async def test_response_over_quota_has_the_throttle_time(world: GatewayFixture, rules: QuotaRules) -> None:
+    began_s = time.monotonic()
+    assert (await world.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0
+    over = await world.ask(HEARTBEAT, 4, **beat())
+    took_ms = (time.monotonic() - began_s) * 1000
+    assert over.error_code == 25, "the request is handled all the same"
+    assert 9_900 - took_ms < over.throttle_time_ms <= 10_000
+
+
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_only_the_throttled_connection_is_muted(world: GatewayFixture) -> None:
+    client, other = await world.client(), await world.client(client_id="another")
+    for _ in range(2):
+        await client.ask(HEARTBEAT, 4, **beat())
+    await client.send(HEARTBEAT, 4, **beat())
+    for _ in range(5):
+        assert (await other.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0
+    assert asked(world) == 7
+    await nothing_more(world, 7)
+    assert world.gateway.numbers()["held_clients"]["quota",] == [1]
+
+
+@played(rules=TEN_A_SECOND, **NO_BURST)
+async def test_muted_connection_is_served_again_after_the_throttle_time(world: GatewayFixture) -> None:
+    began_s = time.monotonic()
+    answers = [await world.ask(HEARTBEAT, 4, **beat()) for _ in range(5)]
+    took_ms = (time.monotonic() - began_s) * 1000
+    throttled_ms = sum(answer.throttle_time_ms for answer in answers[:-1])
+    assert throttled_ms > 0
+    assert took_ms >= throttled_ms - 10
+    assert {answer.error_code for answer in answers} == {25}
+
+
+@pytest.mark.parametrize(
+    ("api_key", "body"),
+    [
+        (COMMIT, commit_fields("", ("orders", 0, 1))),
+        (DESCRIBE, {"groups": ["g"]}),
+        (LIST, {}),
+        (JOIN, join_fields()),
+    ],
+)
+@played(rules=SLOW, **ONE_WINDOW)
+async def test_each_kind_of_request_is_throttled(
+    world: GatewayFixture, api_key: int, body: dict[str, Any]
+) -> None:
+    await world.ask(HEARTBEAT, 4, **beat())
+    assert (await world.ask(api_key, 5, **body)).throttle_time_ms > 0
+
+
+@played(rules=QuotaRules({("ann", None): 0.1, (DEFAULT, None): 1000.0}), security=USERS, **ONE_WINDOW)
+async def test_connections_of_a_user_share_its_quota_across_client_ids(world: GatewayFixture) -> None:
+    throttled = []
+    for user, client_id in (("ann\0secret", "a"), ("ann\0secret", "b"), ("bob\0zażółć", "a")):
+        client = await world.client(client_id=client_id)
+        assert await log_in(client, f"\0{user}".encode()) == 0
+        throttled.append((await client.ask(HEARTBEAT, 4, **beat())).throttle_time_ms > 0)
+    assert throttled == [False, True, False]
+
+
+@played(**ONE_WINDOW)
+async def test_new_quota_rules_apply_to_open_connections(world: GatewayFixture) -> None:
+    for _ in range(5):
+        assert (await world.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0
+    world.quotas.replace_rules(SLOW)
+    answers = [await world.ask(HEARTBEAT, 4, **beat()) for _ in range(2)]
+    assert [answer.throttle_time_ms > 0 for answer in answers] == [False, True]

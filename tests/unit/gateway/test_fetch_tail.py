@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import codec
-from gateway.wire.fetch_messages import FIRST_VERSION, Tail, tail_of
+from gateway.wire.fetch_messages import FIRST_VERSION, tail_of
 from gateway.wire.framing import RequestHeader
 
 FETCH, SHARE_FETCH = 1, 78
@@ -85,15 +85,10 @@ SHARE_RESPONSE = st.fixed_dictionaries(
 SHARE_VERSIONS = st.integers(1, codec.versions(SHARE_FETCH).stop - 1)
 
 
-def tail_for(header: RequestHeader) -> Tail:
-    tail = tail_of(header)
-    assert tail is not None
-    return tail
-
-
 def in_parts(header: RequestHeader, message: bytes, ends: list[int]) -> bytes:
     """Return what a client gets of a response that comes in parts."""
-    tail, passed, at = tail_for(header), b"", 0
+    tail, passed, at = tail_of(header), b"", 0
+    assert tail is not None
     for end in [*sorted(end for end in ends if end < len(message)), len(message)]:
         passed += tail.feed(message[at:end])
         at = end

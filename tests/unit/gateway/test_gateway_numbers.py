@@ -1,17 +1,34 @@
-"""The gateway's metrics: what is counted, the sum over processes, and the text for Prometheus."""
+"""The gateway's metrics and readiness: what is counted, and what holds the event loop up."""
 
+import asyncio
 import re
+import time
+from collections.abc import Coroutine
+from typing import Any
 
+import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_key import ApiKey
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from structlog.testing import capture_logs
 
+from gateway import running
 from gateway.metrics.collector import PREFIX, GatewayCollector
-from gateway.metrics.numbers import FAMILIES, GatewayCounts, Numbers, counted, sum_numbers
-from tests.harness.gateway import GatewayFixture, played
-from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
-from tests.unit.gateway.test_pipelining import beat
+from gateway.metrics.numbers import FAMILIES, GatewayCounts, Numbers, counter_numbers, sum_numbers
+from gateway.running import (
+    BROKERS,
+    CHECKS,
+    COORDINATOR,
+    LISTENING,
+    LONG_STEP_S,
+    Readiness,
+    kafka_checks,
+    watch_loop,
+)
+from tests.harness.gateway import COMMIT, HEARTBEAT, GatewayFixture, commit_fields, played
+from tests.unit.gateway.test_server import beat, hold
 
 
 def samples(numbers: Numbers) -> CollectorRegistry:
@@ -66,7 +83,7 @@ def test_every_metric_family_is_served_in_text_format() -> None:
     counts = GatewayCounts()
     counts.answered[12].add(0.02)
     counts.coordinator["Heartbeat"].add(0.2)
-    text = generate_latest(samples(counted(counts))).decode()
+    text = generate_latest(samples(counter_numbers(counts))).decode()
     for name, family in FAMILIES.items():
         assert f"# HELP {PREFIX}_{name}" in text
         assert re.search(rf"# TYPE {PREFIX}_{name}\w* {family.kind}", text), name
@@ -76,7 +93,7 @@ def test_every_metric_family_is_served_in_text_format() -> None:
 
 def test_each_refusal_reason_has_a_series_from_the_start() -> None:
     """`increase` of a series that begins at 1 is 0: an alert would miss the first refusal."""
-    numbers = counted(GatewayCounts())
+    numbers = counter_numbers(GatewayCounts())
     for reason in ("max.connections", "max.connections.per.ip", "connection_creation_rate", "draining"):
         assert value(numbers, "connections_refused_total", reason=reason) == 0
 
@@ -95,10 +112,109 @@ def test_summed_metrics_of_processes_equal_those_of_one_process(parts: list[list
                 one.refused["max.connections"] += 1
         counts.received_bytes = len(part)
         together.received_bytes += len(part)
-        alone.append(counted(counts))
+        alone.append(counter_numbers(counts))
     total = sum_numbers(alone)
-    expected = counted(together)
+    expected = counter_numbers(together)
     for name in ("connections_refused", "received_bytes") if parts else ():
         assert total[name] == expected[name]
     for labels, (*buckets, _) in expected["request_duration_seconds"].items():
         assert total["request_duration_seconds"][labels][:-1] == buckets
+
+
+FINE = dict.fromkeys(CHECKS)
+
+
+def readiness(world: GatewayFixture) -> Readiness:
+    return Readiness(world.gateway, kafka_checks(world.cluster, world.core))
+
+
+@played
+async def test_a_gateway_is_ready_until_it_drains(world: GatewayFixture) -> None:
+    assert await readiness(world).checks() == FINE
+    await world.gateway.drain(0)
+    assert await readiness(world).checks() == {**FINE, LISTENING: "the gateway is draining"}
+
+
+@played
+async def test_gateway_without_a_broker_connection_is_not_ready(world: GatewayFixture) -> None:
+    world.cluster.close()
+    for writer in world.broker.writers:
+        writer.transport.abort()
+    await world.stop_broker()
+    found = await readiness(world).checks()
+    assert "no connection to the broker" in str(found[BROKERS])
+    assert found == {**FINE, BROKERS: found[BROKERS]}
+
+
+@played
+async def test_gateway_without_a_coordinator_is_not_ready_unless_the_check_is_excluded(
+    world: GatewayFixture,
+) -> None:
+    world.core.away = True
+    ready = readiness(world)
+    assert await ready.checks() == {**FINE, COORDINATOR: "the coordinator does not answer"}
+    assert await ready.checks([COORDINATOR]) == {LISTENING: None, BROKERS: None}
+
+
+@played
+async def test_readiness_check_that_hangs_is_reported_as_failed(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_CHECK_TIMEOUT_S", 0.05)
+    hold(world, "__readiness")
+    assert (await readiness(world).checks())[COORDINATOR] == "no answer within 0 s"
+
+
+LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+
+
+def use_processor(seconds: float) -> None:
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+
+
+def watched(run: Any, work: Coroutine[Any, Any, None]) -> tuple[GatewayCounts, list[Any]]:
+    counts = GatewayCounts()
+
+    async def play() -> None:
+        with watch_loop(counts):
+            await work
+            await asyncio.sleep(3 * LONG_STEP_S)
+
+    with capture_logs() as logs:
+        run(play())
+    return counts, logs
+
+
+async def one_long_step() -> None:
+    await asyncio.sleep(0)
+    use_processor(20 * LONG_STEP_S)
+
+
+async def many_short_steps(number: int = 200) -> None:
+    for _ in range(number):
+        use_processor(LONG_STEP_S / 20)
+        await asyncio.sleep(0)
+
+
+async def steps_beside_each_other() -> None:
+    """One turn of the loop takes several times as long as a step may."""
+    await asyncio.gather(*(many_short_steps(4) for _ in range(80)))
+
+
+@LOOPS
+def test_slow_event_loop_step_is_counted_and_its_code_location_logged(run: Any) -> None:
+    counts, logs = watched(run, one_long_step())
+    assert counts.long_steps == 1
+    assert LONG_STEP_S <= counts.long_steps_s <= 21 * LONG_STEP_S
+    (line,) = logs
+    assert line["event"] == "the event loop was held up"
+    assert "use_processor" in line["place"] or "one_long_step" in line["place"]
+
+
+@LOOPS
+@pytest.mark.parametrize("work", [many_short_steps, steps_beside_each_other])
+def test_many_short_steps_are_not_reported_as_a_long_one(run: Any, work: Any) -> None:
+    counts, logs = watched(run, work())
+    assert (counts.long_steps, logs) == (0, [])

@@ -65,7 +65,7 @@ async def test_alter_configs_resets_settings_it_does_not_name(world: GatewayFixt
 
 
 @played
-async def test_a_mixed_request_is_split_and_its_answers_are_joined(world: GatewayFixture) -> None:
+async def test_settings_of_groups_and_topics_are_requested_separately(world: GatewayFixture) -> None:
     of_topic = resource("orders", TOPIC)
     world.broker.answers[DESCRIBE] = {"results": [{**of_topic, "error_code": 0, "configs": [RETENTION]}]}
     both = [resource("g"), of_topic]
@@ -107,7 +107,7 @@ async def test_settings_need_describe_configs_and_alter_configs_on_the_group(wor
 
 
 @played
-async def test_list_shows_groups_with_settings_here_and_not_at_brokers(world: GatewayFixture) -> None:
+async def test_config_resource_list_shows_groups_with_coordinator_settings(world: GatewayFixture) -> None:
     theirs = [("quiet", 16), ("theirs", GROUP), ("orders", TOPIC)]
     world.broker.scripts[LIST] = lambda request: {
         "error_code": 0,
@@ -154,7 +154,7 @@ async def test_ksq9_settings_of_streams_groups_are_checked_and_kafkas_internal_o
 
 
 @played(consumer_protocol=False, streams_protocol=False)
-async def test_while_protocols_with_epochs_are_off_settings_of_groups_pass_to_the_broker(
+async def test_group_settings_are_forwarded_to_brokers_while_epoch_protocols_are_off(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[DESCRIBE] = {"results": [{**resource("g"), "error_code": 7, "configs": []}]}

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 
 from gateway.limits import Limits
@@ -15,8 +14,9 @@ from gateway.upstream.connections import UpstreamLost
 from gateway.upstream.share_groups import StreamsTopics
 from gateway.wire import codec
 from kafka_why.contract.kafka.streams_responses import CreatableStreamsTopic
+from tests.harness.waiting import asynchronous
 
-OTHER, DENIED, DENIED_ON_CLUSTER = 37, 29, 31
+OTHER, EXISTS, DENIED, DENIED_ON_CLUSTER = 37, 36, 29, 31
 
 
 class Creations:
@@ -49,56 +49,48 @@ class Creations:
         await asyncio.gather(*self.topics._tasks)
 
 
-def test_failure_of_a_principal_does_not_block_others() -> None:
-    async def play() -> None:
-        creations = Creations(OTHER)
-        await creations.finish("User:ann", "t")
-        await creations.finish("User:ann", "t")
-        assert creations.requested["t"] == 1
-        assert creations.topics.failures("User:bob", ["t"]) == {}
-        await creations.finish("User:bob", "t")
-        assert creations.requested["t"] == 2
-        creations.topics.close()
-
-    uvloop.run(play())
+@asynchronous
+async def test_failed_topic_creation_of_one_principal_does_not_block_others() -> None:
+    creations = Creations(OTHER)
+    await creations.finish("User:ann", "t")
+    await creations.finish("User:ann", "t")
+    assert creations.requested["t"] == 1
+    assert creations.topics.failures("User:bob", ["t"]) == {}
+    await creations.finish("User:bob", "t")
+    assert creations.requested["t"] == 2
+    creations.topics.close()
 
 
-def test_creation_of_a_principal_does_not_block_others() -> None:
-    async def play() -> None:
-        creations = Creations(0)
-        creations.answering.clear()
-        for principal in ("User:ann", "User:ann", "User:bob"):
-            creations.start(principal, "t")
-            await asyncio.sleep(0)
-        assert creations.requested["t"] == 2
-        creations.answering.set()
-        await asyncio.gather(*creations.topics._tasks)
-
-    uvloop.run(play())
+@asynchronous
+async def test_pending_topic_creation_of_one_principal_does_not_block_others() -> None:
+    creations = Creations(0)
+    creations.answering.clear()
+    for principal in ("User:ann", "User:ann", "User:bob"):
+        creations.start(principal, "t")
+        await asyncio.sleep(0)
+    assert creations.requested["t"] == 2
+    creations.answering.set()
+    await asyncio.gather(*creations.topics._tasks)
 
 
 @pytest.mark.parametrize(
-    ("error", "reasons"), [(DENIED, {"t": "no"}), (DENIED_ON_CLUSTER, {"t": "no"}), (None, {})]
+    ("error", "reasons"), [(EXISTS, {}), (DENIED, {"t": "no"}), (DENIED_ON_CLUSTER, {"t": "no"}), (None, {})]
 )
-def test_denied_or_lost_request_may_be_repeated(error: int | None, reasons: dict[str, str]) -> None:
-    async def play() -> None:
-        creations = Creations(error)
-        await creations.finish("User:ann", "t")
-        assert creations.topics.failures("User:ann", ["t"]) == reasons
-        await creations.finish("User:ann", "t")
-        assert creations.requested["t"] == 2
-
-    uvloop.run(play())
+@asynchronous
+async def test_denied_or_lost_topic_creation_is_retried(error: int | None, reasons: dict[str, str]) -> None:
+    creations = Creations(error)
+    await creations.finish("User:ann", "t")
+    assert creations.topics.failures("User:ann", ["t"]) == reasons
+    await creations.finish("User:ann", "t")
+    assert creations.requested["t"] == 2
 
 
-def test_all_failures_of_a_request_are_remembered_and_three_are_logged() -> None:
-    async def play() -> None:
-        creations, names = Creations(OTHER), [f"t{index}" for index in range(1_500)]
-        await creations.finish("User:ann", *names)
-        await creations.finish("User:ann", *names)
-        assert set(creations.requested.values()) == {1}
-
+@asynchronous
+async def test_all_failed_topic_creations_are_remembered_and_three_are_logged() -> None:
+    creations, names = Creations(OTHER), [f"t{index}" for index in range(1_500)]
     with capture_logs() as lines:
-        uvloop.run(play())
+        await creations.finish("User:ann", *names)
+        await creations.finish("User:ann", *names)
+    assert set(creations.requested.values()) == {1}
     failed = [line["topics"] for line in lines if line["event"] == "internal topics not created"]
     assert failed == ["t0, t1, t2 and 1497 more topics"]

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 from kafka.protocol.api_key import ApiKey
-from structlog.testing import capture_logs
 
 from gateway.wire import codec
 from kafka_why.contract.layout import TopicLayout
@@ -47,9 +46,9 @@ def of_partitions(topics: Any, name: str = "partitions") -> dict[Any, int]:
     return {topic.name: partition.error_code for topic in topics for partition in getattr(topic, name)}
 
 
-def produced(topics: list[str], **more: Any) -> codec.Fields:
+def produced(topics: list[str]) -> codec.Fields:
     data = [{"index": 0, "records": RECORDS}]
-    return {"acks": -1, "timeout_ms": 1_000, "topic_data": named(topics, partition_data=data), **more}
+    return {"acks": -1, "timeout_ms": 1_000, "topic_data": named(topics, partition_data=data)}
 
 
 def configs(topics: list[str], entry: codec.Fields) -> codec.Fields:
@@ -147,33 +146,19 @@ VERSIONS = [
 ]
 
 
+@pytest.mark.parametrize("others", [[OTHER], []], ids=["with others", "alone"])
 @pytest.mark.parametrize(("case", "version"), VERSIONS)
-def test_internal_topic_is_refused_and_others_of_the_request_served(case: Case, version: int) -> None:
-    @internal
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        world.broker.answers[case.api_key] = case.answer([OTHER])
-        answer = await client.ask(case.api_key, version, **case.about([OWN, OTHER]))
-        assert case.errors(answer) == {OWN: INVALID_TOPIC, OTHER: 0}
-        (request,) = world.broker.requests()
-        assert case.asked(request) == [OTHER]
-
-    play()
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: Case) -> None:
-    @internal
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        version = codec.versions(case.api_key)[-1] - (case.api_key == ApiKey.Produce)
-        if case.errors is of_configs:  # entries about a broker are forwarded
-            world.broker.answers[case.api_key] = case.answer([])
-        answer = await client.ask(case.api_key, version, **case.about(list(TopicLayout.named().topics)))
-        assert case.errors(answer) == dict.fromkeys(TopicLayout.named().topics, INVALID_TOPIC)
-        assert [case.asked(request) for request in world.broker.requests()] in ([], [[]])
-
-    play()
+@internal
+async def test_internal_topics_are_refused_and_others_of_the_request_served(
+    world: GatewayFixture, case: Case, version: int, others: list[str]
+) -> None:
+    """A request that is left without topics does not reach the broker, unless it has entries about others."""
+    own = list(TopicLayout.named().topics)
+    client = await world.client()
+    world.broker.answers[case.api_key] = case.answer(others)
+    answer = await client.ask(case.api_key, version, **case.about([*own, *others]))
+    assert case.errors(answer) == dict.fromkeys(own, INVALID_TOPIC) | dict.fromkeys(others, 0)
+    assert [case.asked(request) for request in world.broker.requests()] in ([others], [])
 
 
 @internal
@@ -211,48 +196,37 @@ async def test_internal_topic_cannot_be_deleted_by_its_id(world: GatewayFixture)
     assert [topic.topic_id for topic in request.topics] == [topic_id(OTHER)]
 
 
-@internal
-async def test_a_produce_without_acks_to_an_internal_topic_ends_its_connection(world: GatewayFixture) -> None:
-    client = await world.client()
-    with capture_logs() as logs:
-        await client.send(ApiKey.Produce, 9, **produced([OWN, OTHER], acks=0))
-        assert await client.is_closed()
-    assert "acks=0 to a topic that the client may not change" in logs[0]["why"]
-
-
 @pytest.mark.parametrize("version", codec.versions(ApiKey.AddPartitionsToTxn))
-def test_a_transaction_with_an_internal_topic_is_refused_as_a_whole(version: int) -> None:
+@internal
+async def test_a_transaction_with_an_internal_topic_is_refused_as_a_whole(
+    world: GatewayFixture, version: int
+) -> None:
     """As Kafka does. Its producer's TransactionManager then aborts, and retries neither partition."""
-
-    @internal
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        topics = named([OWN, OTHER], partitions=[0, 1])
-        transaction = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "topics": topics}
-        answer = await client.ask(
-            ApiKey.AddPartitionsToTxn,
-            version,
-            transactions=[transaction],
-            v3_and_below_transactional_id="t",
-            v3_and_below_topics=topics,
-        )
-        results = answer.results_by_topic_v3_and_below
-        if version >= 4:
-            ((topic_name, results),) = [
-                (t.transactional_id, t.topic_results) for t in answer.results_by_transaction
-            ]
-            assert topic_name == "t"
-        assert {t.name: [p.partition_error_code for p in t.results_by_partition] for t in results} == {
-            OWN: [NOT_AUTHORIZED] * 2,
-            OTHER: [NOT_ATTEMPTED] * 2,
-        }
-        assert world.broker.messages == []
-
-    play()
+    client = await world.client()
+    topics = named([OWN, OTHER], partitions=[0, 1])
+    transaction = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "topics": topics}
+    answer = await client.ask(
+        ApiKey.AddPartitionsToTxn,
+        version,
+        transactions=[transaction],
+        v3_and_below_transactional_id="t",
+        v3_and_below_topics=topics,
+    )
+    results = answer.results_by_topic_v3_and_below
+    if version >= 4:
+        ((topic_name, results),) = [
+            (t.transactional_id, t.topic_results) for t in answer.results_by_transaction
+        ]
+        assert topic_name == "t"
+    assert {t.name: [p.partition_error_code for p in t.results_by_partition] for t in results} == {
+        OWN: [NOT_AUTHORIZED] * 2,
+        OTHER: [NOT_ATTEMPTED] * 2,
+    }
+    assert world.broker.messages == []
 
 
 @internal
-async def test_no_marker_is_written_to_an_internal_topic(world: GatewayFixture) -> None:
+async def test_client_cannot_write_transaction_markers_to_an_internal_topic(world: GatewayFixture) -> None:
     client = await world.client()
     topics = named([OWN, OTHER], partition_indexes=[0])
     marker = {"producer_id": 5, "producer_epoch": 0, "transaction_result": False, "topics": topics}
@@ -264,23 +238,19 @@ async def test_no_marker_is_written_to_an_internal_topic(world: GatewayFixture) 
 
 
 @pytest.mark.parametrize("exposed", [False, True], ids=["internal", "exposed"])
-def test_metadata_marks_internal_topics(exposed: bool) -> None:
+@played(expose_internal_topics=lambda exposed: exposed)
+async def test_metadata_marks_internal_topics(world: GatewayFixture, exposed: bool) -> None:
     is_internal = not exposed
-
-    @played(expose_internal_topics=exposed)
-    async def play(world: GatewayFixture) -> None:
-        world.broker.topics[OWN] = 1
-        client = await world.client()
-        for version in codec.versions(ApiKey.Metadata):
-            metadata = await client.ask(ApiKey.Metadata, version, topics=[{"name": OWN}, {"name": OTHER}])
-            internal = {topic.name: topic.is_internal for topic in metadata.topics}
-            assert internal == {OWN: is_internal and version >= 1, OTHER: False}
-            assert {broker.node_id for broker in metadata.brokers} == {NODE_ID}
-        world.broker.answers[ApiKey.DescribeTopicPartitions] = {"topics": named([OWN, OTHER])}
-        described = await client.ask(ApiKey.DescribeTopicPartitions, 0, topics=named([OWN, OTHER]))
-        assert {t.name: t.is_internal for t in described.topics} == {OWN: is_internal, OTHER: False}
-
-    play()
+    world.broker.topics[OWN] = 1
+    client = await world.client()
+    for version in codec.versions(ApiKey.Metadata):
+        metadata = await client.ask(ApiKey.Metadata, version, topics=[{"name": OWN}, {"name": OTHER}])
+        internal = {topic.name: topic.is_internal for topic in metadata.topics}
+        assert internal == {OWN: is_internal and version >= 1, OTHER: False}
+        assert {broker.node_id for broker in metadata.brokers} == {NODE_ID}
+    world.broker.answers[ApiKey.DescribeTopicPartitions] = {"topics": named([OWN, OTHER])}
+    described = await client.ask(ApiKey.DescribeTopicPartitions, 0, topics=named([OWN, OTHER]))
+    assert {t.name: t.is_internal for t in described.topics} == {OWN: is_internal, OTHER: False}
 
 
 @internal(decoded_frame_bytes=1_000)

@@ -1,20 +1,22 @@
-"""The states of a connection, and what holds in each whatever its client, its kernel and its owner do."""
+"""The states and deadlines of a connection: what holds whatever its client, its kernel and its owner do."""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Limits
 from gateway.metrics.numbers import GatewayCounts
-from gateway.net.lifecycle import ClientGone, Drained
+from gateway.net.lifecycle import LINGER_S, ClientGone, ClientIdle, Deadline, Drained, SlowReader, Timers
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.stream import ClientStream
 from gateway.net.writing import ResponseSlot
-from gateway.wire.framing import framed
+from gateway.wire.framing import ProtocolError, framed
+from tests.harness.served_client import NoSocketClient
 from tests.harness.slow_socket import Socket
 from tests.harness.still_time import StillLoop, in_still_time
 
@@ -111,7 +113,7 @@ class Play:
         self.stream.end(ClientGone("by a test"))
         self.send("lo")
         self.answer(0)
-        self.stream.hold(held=True)
+        self.stream.set_held(held=True)
         self.stream.unmute_after(0.0)
         self.authenticate()
 
@@ -129,9 +131,9 @@ class Play:
     def hold(self, reason: str, *, holds: bool) -> None:
         match reason:
             case "waiting":
-                self.stream.pause(paused=holds)
+                self.stream.set_waiting(waiting=holds)
             case "held":
-                self.stream.hold(held=holds)
+                self.stream.set_held(held=holds)
             case "muted" if holds:
                 self.stream.mute()
             case _:
@@ -221,7 +223,7 @@ SOME = st.lists(LIVE, max_size=15)
 
 @given(SOME, st.booleans(), st.sampled_from(BYTES_MAX))
 @in_still_time
-async def test_each_request_is_answered_unless_the_connection_ends(
+async def test_every_request_is_answered_unless_its_connection_ends(
     loop: StillLoop, steps: Steps, authenticated: bool, bytes_max: int
 ) -> None:
     one = Play(loop, authenticated=authenticated, bytes_max=bytes_max)
@@ -255,12 +257,115 @@ async def test_random_events_close_a_connection_exactly_once(
     await asyncio.gather(*one.tasks, return_exceptions=True)
 
 
+TIMEOUTS = Limits(authentication_timeout_s=5.0, idle_timeout_s=20.0, write_timeout_s=3.0)
+MUTE_S = 7.0
+SECONDS = {
+    Deadline.AUTHENTICATION: 5.0,
+    Deadline.IDLE: 20.0,
+    Deadline.WRITE: 3.0,
+    Deadline.MUTE: MUTE_S,
+    Deadline.LINGER: LINGER_S,
+}
+ENDS: dict[Deadline, type[Exception]] = {
+    Deadline.AUTHENTICATION: ProtocolError,
+    Deadline.IDLE: ClientIdle,
+    Deadline.WRITE: SlowReader,
+    Deadline.LINGER: Drained,
+}
+
+
+@dataclass(eq=False)
+class Client(NoSocketClient):
+    """A connection that is watched."""
+
+    unmuted: int = 0
+
+    def unmute(self) -> None:
+        self.unmuted += 1
+
+
+def watch(timers: Timers, deadline: Deadline, client: Client) -> None:
+    match deadline:
+        case Deadline.AUTHENTICATION:
+            timers.watch_authentication(client)
+        case Deadline.IDLE:
+            timers.watch_silence(client)
+        case Deadline.WRITE:
+            timers.watch_writing(client)
+        case Deadline.MUTE:
+            timers.unmute_after(MUTE_S, client.unmute)
+        case Deadline.LINGER:
+            timers.watch_linger(client)
+
+
+@pytest.mark.parametrize("deadline", ENDS)
 @in_still_time
-async def test_client_that_closes_a_draining_connection_counts_as_drained(loop: StillLoop) -> None:
-    one = Play(loop, authenticated=True)
-    one.finish()
-    await loop.settle()
-    one.socket.abort()
-    await loop.settle()
-    assert isinstance(one.stream.ended.result(), Drained)
-    await asyncio.gather(*one.tasks, return_exceptions=True)
+async def test_client_is_closed_at_its_deadline_and_not_earlier(loop: StillLoop, deadline: Deadline) -> None:
+    timers, client = Timers(TIMEOUTS, loop), Client()
+    watch(timers, deadline, client)
+    await loop.advance(SECONDS[deadline] - 0.1)
+    assert (client.ends, timers.running) == ([], frozenset({deadline}))
+    await loop.advance(0.2)
+    assert [type(end) for end in client.ends] == [ENDS[deadline]]
+    assert (timers.running, loop.timers) == (frozenset(), 0)
+
+
+@in_still_time
+async def test_write_timeout_restarts_when_the_client_reads_something(loop: StillLoop) -> None:
+    timers, client = Timers(TIMEOUTS, loop), Client(held_bytes=100)
+    timers.watch_writing(client)
+    for _ in range(5):
+        client.held_bytes -= 1
+        await loop.advance(3)
+    assert client.ends == []
+    await loop.advance(3)
+    assert str(client.ends[0]) == "it took none of 95 bytes for 3 s"
+
+
+@in_still_time
+async def test_throttled_client_is_unmuted_after_the_latest_throttle_time(loop: StillLoop) -> None:
+    timers, client = Timers(TIMEOUTS, loop), Client()
+    timers.unmute_after(2, client.unmute)
+    timers.unmute_after(4, client.unmute)
+    await loop.advance(3)
+    assert client.unmuted == 0
+    await loop.advance(2)
+    assert client.unmuted == 1
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["set", "cancel"]), st.sampled_from(Deadline)),
+        st.tuples(st.just("advance"), st.sampled_from([0.5, 2.0, 8.0, 25.0])),
+        st.tuples(st.just("stop"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+@in_still_time
+async def test_running_timers_exclude_expired_and_cancelled_ones(
+    loop: StillLoop, steps: list[tuple[str, Deadline | float | None]]
+) -> None:
+    timers, client, is_stopped = Timers(TIMEOUTS, loop), Client(), False
+    due: dict[Deadline, float] = {}
+    for kind, value in steps:
+        if isinstance(value, Deadline) and kind == "set":
+            watch(timers, value, client)
+            if not is_stopped:
+                due[value] = loop.time() + SECONDS[value]
+        elif isinstance(value, Deadline):
+            timers.cancel(value)
+            due.pop(value, None)
+        elif value is None:
+            timers.stop()
+            is_stopped, due = True, {}
+        else:
+            timers.heard_at_s = -100.0  # a client that was never heard
+            await loop.advance(value)
+            due = {deadline: at_s for deadline, at_s in due.items() if at_s > loop.time()}
+        assert timers.running == due.keys()
+        assert loop.timers == len(due)
+    timers.stop()
+    assert (timers.running, loop.timers) == (frozenset(), 0)

@@ -2,33 +2,47 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from kafka.protocol.api_key import ApiKey
+from msgspec import UNSET
+from structlog.testing import capture_logs
 
-from gateway.apis import modern_groups, slices
+from gateway.apis import slices
 from gateway.apis.slices import Slices, batches
 from gateway.authorization.acls import CLUSTER_NAME, Operation
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.groups import KnownGroup
-from gateway.fairness import CapacityLimiter
 from gateway.metrics.numbers import GatewayCounts
 from gateway.net.limits.buffers import WriteBufferLimit
 from gateway.net.writing import ResponseWriter
 from gateway.wire import codec
-from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup
+from kafka_why.contract.codec import encode
+from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupMemberDescription,
 )
 from kafka_why.contract.messages import ErrorCode
-from tests.harness.gateway import GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import HEARTBEAT, LIST
-from tests.unit.gateway.test_pipelining import beat, hold, until_asked
+from tests.harness.gateway import (
+    COMMIT,
+    DELETE_GROUPS,
+    DESCRIBE,
+    HEARTBEAT,
+    LIST,
+    OFFSET_FETCH,
+    GatewayFixture,
+    RawClient,
+    commit_fields,
+    played,
+    stable,
+)
+from tests.unit.gateway.test_server import beat, hold, until_asked
 
 MANY = 3_000
 BATCH = len(next(batches(range(MANY))))
@@ -63,7 +77,7 @@ def listing(world: GatewayFixture, number: int) -> None:
     """Let so many groups exist."""
     groups = known(number)
     world.core.groups = lambda: groups  # type: ignore[method-assign]
-    world.core.configured = lambda: [group.group_id for group in groups]  # type: ignore[method-assign]
+    world.core.configured_group_ids = lambda: [group.group_id for group in groups]  # type: ignore[method-assign]
 
 
 def ids(answer: Any) -> list[str]:
@@ -93,7 +107,7 @@ async def metadata_of_all(world: GatewayFixture, client: RawClient) -> list[str]
 
 @pytest.fixture
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice has no more than one batch of entries."""
+    """Let a slice have no more than one batch of entries."""
     monkeypatch.setattr(slices, "_SLICE_S", -1.0)
 
 
@@ -101,40 +115,23 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ("ask", "decisions"), [(list_groups, 1), (list_transactions, 1), (metadata_of_all, 9)]
 )
 @pytest.mark.usefixtures("no_time")
-def test_long_list_is_sent_in_batches_one_per_loop_iteration(
-    ask: Callable[[GatewayFixture, RawClient], Any], decisions: int
+@played(authorizer=lambda: Turns())
+async def test_long_list_is_sent_in_batches_one_per_loop_iteration(
+    world: GatewayFixture, ask: Callable[[GatewayFixture, RawClient], Any], decisions: int
 ) -> None:
-    turns = Turns()
-
-    @played(authorizer=lambda: turns)
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        counting = asyncio.create_task(turns.count_turns())
-        assert await ask(world, client) == [f"name-{n:06d}" for n in range(0, MANY, 2)]
-        counting.cancel()
-        assert max(turns.decided.values()) <= BATCH * decisions
-
-    play()
+    client, turns = await world.client(), world.authorizer
+    assert isinstance(turns, Turns)
+    counting = asyncio.create_task(turns.count_turns())
+    assert await ask(world, client) == [f"name-{n:06d}" for n in range(0, MANY, 2)]
+    counting.cancel()
+    assert max(turns.decided.values()) <= BATCH * decisions
 
 
 @pytest.mark.usefixtures("no_time")
-def test_description_of_many_members_is_built_in_slices() -> None:
-    pauses = 0
-
-    class Counting(Slices):
-        async def pause(self) -> None:
-            nonlocal pauses
-            pauses += 1
-
-    class Context(SimpleNamespace):
-        services = SimpleNamespace(authorizer=None)
-
-        def slices(self) -> Slices:
-            return Counting(CapacityLimiter(1))
-
-        def may(self, *_: Any) -> bool:
-            return True
-
+@played
+async def test_description_of_many_members_is_built_over_several_loop_iterations(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assigned = [AssignedTopicPartitions(UUID(int=1), [0], "orders")]
     members = [
         ConsumerGroupMemberDescription(
@@ -142,22 +139,23 @@ def test_description_of_many_members_is_built_in_slices() -> None:
         )
         for n in range(MANY)
     ]
-
-    async def play() -> Sequence[Any]:
-        answer: asyncio.Future[ConsumerGroupDescribeResponse] = asyncio.get_running_loop().create_future()
-        answer.set_result(
-            ConsumerGroupDescribeResponse(
-                group_id="g", correlation_id="1", request="", error_code=ErrorCode.NONE, members=members
-            )
+    answer: asyncio.Future[ConsumerGroupDescribeResponse] = asyncio.get_running_loop().create_future()
+    answer.set_result(
+        ConsumerGroupDescribeResponse(
+            group_id="g", correlation_id="1", request="", error_code=ErrorCode.NONE, members=members
         )
-        description = modern_groups.Description(request=ConsumerGroupDescribe, is_on=lambda _: True)
-        asked = SimpleNamespace(include_authorized_operations=False)
-        fields = await description._describe(Context(), asked, answer)  # type: ignore[arg-type]
-        described: Sequence[Any] = fields["members"]
-        return described
+    )
+    monkeypatch.setattr(world.core, "send", lambda *_: answer)
+    pauses, pause = list[Slices](), Slices.pause
 
-    assert [one["member_id"] for one in asyncio.run(play())] == [f"m{n}" for n in range(MANY)]
-    assert pauses >= 2 * MANY // BATCH
+    async def counted(one: Slices) -> None:
+        pauses.append(one)
+        await pause(one)
+
+    monkeypatch.setattr(Slices, "pause", counted)
+    (group,) = (await world.ask(ApiKey.ConsumerGroupDescribe, 1, group_ids=["g"])).groups
+    assert [one.member_id for one in group.members] == [f"m{n}" for n in range(MANY)]
+    assert len(pauses) >= 2 * MANY // BATCH
 
 
 @pytest.mark.parametrize("version", codec.versions(LIST))
@@ -184,7 +182,7 @@ def test_all_parts_of_a_response_count_until_the_client_has_read_them() -> None:
 
 
 @played(at_coordinator=1)
-async def test_waiting_lists_take_no_coordinator_capacity(world: GatewayFixture) -> None:
+async def test_waiting_list_groups_request_uses_no_coordinator_capacity(world: GatewayFixture) -> None:
     lister, other = await world.client(), await world.client()
     await lister.ask(LIST, 5)
     barrier = next(request for request in world.core.asked if isinstance(request, DescribeGroup))
@@ -195,3 +193,63 @@ async def test_waiting_lists_take_no_coordinator_capacity(world: GatewayFixture)
     await other.ask(HEARTBEAT, 4, **beat("other"))
     held.set()
     assert ids((await lister.receive())[1]) == []
+
+
+async def listed(world: GatewayFixture) -> set[str]:
+    """Return the groups that a new client gets."""
+    answer = await (await world.client()).ask(LIST, 5)
+    assert answer.error_code == 0
+    return {group.group_id for group in answer.groups}
+
+
+@played
+async def test_list_groups_waits_for_views_with_one_request(world: GatewayFixture) -> None:
+    """A list has what was answered early. Whoever asks for something else gets the answer at once."""
+    await listed(world)
+    assert [request.waits_for_views for request in world.core.asked] == [True] * 3
+    assert world.core.groups() == [], "asking for the list makes no group"
+    world.core.asked.clear()
+    client = await world.client()
+    member_id = await stable(world, client)
+    await client.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id=member_id)
+    await client.ask(COMMIT, 9, **commit_fields(member_id, ("orders", 0, 7)))
+    await client.ask(OFFSET_FETCH, 7, group_id="g", topics=None)
+    await client.ask(DESCRIBE, 5, groups=["g"])
+    assert len(world.core.asked) == 7
+    assert {request.waits_for_views for request in world.core.asked} == {UNSET}
+    assert not any(b"waits_for_views" in encode(request) for request in world.core.asked)
+
+
+@played
+async def test_while_coordinator_is_unavailable_list_shows_last_known_groups(world: GatewayFixture) -> None:
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    world.core.away = True
+    assert await listed(world) == {"g"}
+
+
+@played(groups_behind_max_s=0.05)
+async def test_list_groups_stops_waiting_for_a_stuck_view_and_logs_a_warning(world: GatewayFixture) -> None:
+    world.core.view_is_behind = world.core.stuck = True
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    with capture_logs() as logs:
+        assert await listed(world) == set()
+    assert [entry["event"] for entry in logs] == [
+        "the groups topic is not read to its end, ListGroups may miss the latest changes"
+    ]
+
+
+@played
+async def test_list_groups_with_a_replica_does_not_wait_for_views(world: GatewayFixture) -> None:
+    world.core.view_is_behind = world.core.has_replica = True
+    assert await listed(world) == set()
+    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
+    world.core.asked.clear()
+    assert await listed(world) == {"g"}
+    (request,) = world.core.asked
+    assert isinstance(request, DescribeGroup)
+    assert (request.waits_for_views, request.lists_changed) == (True, True)
+    answer = await world.ask(LIST, 5)
+    (group,) = answer.groups
+    assert (group.protocol_type, group.group_state, group.group_type) == ("", "Empty", "classic")
+    assert [g.error_code for g in (await world.ask(DELETE_GROUPS, 2, groups_names=["g"])).results] == [0]
+    assert await listed(world) == set()

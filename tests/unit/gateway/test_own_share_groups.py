@@ -9,8 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from gateway.apis import share_groups
-from tests.harness.gateway import LAYOUT, TOPICS, GatewayFixture, RawClient, played, topic_id
-from tests.harness.gateway_requests import DELETE_GROUPS
+from tests.harness.gateway import DELETE_GROUPS, LAYOUT, TOPICS, GatewayFixture, RawClient, played, topic_id
 from tests.harness.share_frames import (
     ALTER_OFFSETS,
     DELETE_OFFSETS,
@@ -48,29 +47,19 @@ async def test_sf24_internal_topics_cannot_be_consumed_by_share_groups(world: Ga
 @played
 async def test_heartbeat_with_too_many_topic_names_is_refused(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
-    before = world.broker.metadata_asked
+    before = world.broker.metadata_requests
     names = [f"{number:0200}" for number in range(4_000)]
     assert (await client.ask(HEARTBEAT, 1, **beat(names=names))).error_code == INVALID_REQUEST
-    assert world.broker.metadata_asked == before
+    assert world.broker.metadata_requests == before
     assert world.core.asked == []
-
-
-def moved(*topics: str, offset: int = 7) -> list[dict[str, Any]]:
-    partitions = [{"partition_index": 0, "start_offset": offset}]
-    return [{"topic_name": topic, "partitions": partitions} for topic in topics]
-
-
-async def left(world: GatewayFixture, client: RawClient, group_id: str = "g") -> None:
-    """An Empty group in which all partitions of the topic `orders` are initialized."""
-    await assigned(world, client, group_id)
-    assert (await client.ask(HEARTBEAT, 1, **beat(group_id) | {"member_epoch": -1})).error_code == 0
 
 
 @pytest.mark.parametrize("key", [ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS])
 @played
-async def test_sp9_request_waits_as_long_as_the_coordinator_parks_it(world: GatewayFixture, key: int) -> None:
+async def test_sp9_gateway_waits_as_long_as_a_request_is_parked(world: GatewayFixture, key: int) -> None:
     client = await finds_share_groups(world)
-    await left(world, client)
+    await assigned(world, client)
+    assert (await client.ask(HEARTBEAT, 1, **beat() | {"member_epoch": -1})).error_code == 0
     waits: list[int | None] = []
     send = world.core.send
 
@@ -82,7 +71,8 @@ async def test_sp9_request_waits_as_long_as_the_coordinator_parks_it(world: Gate
         if key == DELETE_GROUPS:
             await client.send(key, 2, groups_names=["g"])
         else:
-            topics = moved("orders") if key == ALTER_OFFSETS else [{"topic_name": "orders"}]
+            partitions = {"partitions": [{"partition_index": 0, "start_offset": 7}]}
+            topics = [{"topic_name": "orders"} | (partitions if key == ALTER_OFFSETS else {})]
             await client.send(key, 0, group_id="g", topics=topics)
         await until(lambda: world.core.waiting == 1)
     world.core.advance(SHARE_STATE_MS)
@@ -140,7 +130,7 @@ ORDERS = [0, 1, 2]
 
 
 @played
-async def test_so3_topics_that_the_broker_denies_are_left_out(world: GatewayFixture) -> None:
+async def test_so3_topics_the_broker_denies_are_omitted_from_share_offsets(world: GatewayFixture) -> None:
     """With `--broker-principal client` the broker checks the client's rights. A topic that the client names
     has the error.
     """
@@ -155,7 +145,7 @@ async def test_so3_topics_that_the_broker_denies_are_left_out(world: GatewayFixt
 
 
 @played
-async def test_a_request_is_filled_with_a_bounded_number_of_partitions(world: GatewayFixture) -> None:
+async def test_share_offsets_request_for_all_topics_has_a_partition_limit(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     groups = [f"g{number}" for number in range(4)]
     for group_id in groups:
@@ -171,7 +161,7 @@ async def test_a_request_is_filled_with_a_bounded_number_of_partitions(world: Ga
 
 
 @played(groups_per_request=2)
-async def test_a_request_asks_about_a_bounded_number_of_groups(world: GatewayFixture) -> None:
+async def test_number_of_groups_in_a_share_offsets_request_is_limited(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     groups = [{"group_id": f"g{number}", "topics": None} for number in range(3)]
     answer = await client.ask(OFFSETS, 1, groups=groups)

@@ -42,17 +42,12 @@ def produce(*topics: str, acks: int = -1) -> dict[str, Any]:
     return {"acks": acks, "timeout_ms": 1, "topic_data": named}
 
 
-def produced(topic: str) -> dict[str, Any]:
-    written = [{"index": 0, "error_code": 0, "base_offset": 7}]
-    return {"responses": [{"name": topic, "partition_responses": written}]}
-
-
 def errors_of(answer: Any) -> dict[str, int]:
     return {topic.name: p.error_code for topic in answer.responses for p in topic.partition_responses}
 
 
 @played(rights=READER)
-async def test_session_continues_on_its_connection_until_the_acls_change(world: GatewayFixture) -> None:
+async def test_fetch_session_continues_on_its_connection_until_acls_change(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.Fetch] = {"error_code": 0, "session_id": SESSION, "responses": []}
     for version in (7, 11, 12, 18):
         client, by_id = await world.client(), version >= 13
@@ -94,7 +89,7 @@ async def test_fetch_with_a_rewritten_response_is_limited_to_the_buffer_size(wor
 
 @pytest.mark.parametrize("version", codec.versions(ApiKey.Fetch))
 @played(rights=READER)
-async def test_a_fetch_of_a_replica_closes_the_connection(world: GatewayFixture, version: int) -> None:
+async def test_fetch_with_a_replica_id_closes_the_connection(world: GatewayFixture, version: int) -> None:
     """Kafka demands CLUSTER_ACTION for it, and takes its offset as that of a follower in sync."""
     client = await world.client()
     wanted = fetch("orders", by_id=version >= 13)
@@ -121,7 +116,7 @@ async def test_unknown_topic_id_is_not_forwarded(world: GatewayFixture) -> None:
 
 
 @played(rights=[])
-async def test_a_denied_produce_without_acks_ends_its_connection(world: GatewayFixture) -> None:
+async def test_denied_produce_without_acks_closes_the_connection(world: GatewayFixture) -> None:
     client = await world.client()
     with capture_logs() as logs:
         await client.send(ApiKey.Produce, 9, **produce("orders", acks=0))
@@ -131,12 +126,13 @@ async def test_a_denied_produce_without_acks_ends_its_connection(world: GatewayF
 
 
 UNKNOWN_API, DESCRIBE_LOG_DIRS = 12_345, 35
+ODD_NAME = "a\x1b[2J" + "b" * 100
 
 
 @pytest.mark.parametrize("super_user", [False, True])
 @pytest.mark.parametrize("api_key", [UNKNOWN_API, ApiKey.DescribeTopicPartitions, DESCRIBE_LOG_DIRS])
 @played(authorizer=lambda super_user: Authorizer([ANONYMOUS] if super_user else []))
-async def test_request_without_an_acl_rule_is_for_super_users_only(
+async def test_request_type_without_an_acl_rule_is_for_super_users_only(
     world: GatewayFixture, api_key: int, super_user: bool
 ) -> None:
     """An API that the gateway does not know has an empty body. The stub answers with the same bytes."""
@@ -150,27 +146,28 @@ async def test_request_without_an_acl_rule_is_for_super_users_only(
     assert len(world.broker.passed) == super_user
 
 
-def test_the_name_of_a_client_that_is_refused_is_escaped_in_the_log(tmp_path: Path) -> None:
-    users = tmp_path / "users"
-    users.write_text("a\x1b[2J" + "b" * 100 + ":secret\n")
+@pytest.fixture
+def odd_user(tmp_path: Path) -> ListenerSecurity:
+    (tmp_path / "users").write_text(f"{ODD_NAME}:secret\n")
+    return ListenerSecurity(SecuritySettings(users=tmp_path / "users"))
 
-    @played(rights=[], security=ListenerSecurity(SecuritySettings(users=users)))
-    async def play(world: GatewayFixture) -> None:
-        client = await world.client()
-        settings = by_password("PLAIN", "a\x1b[2J" + "b" * 100, "secret")
-        assert (await authenticate(client, settings)).error_code == 0
-        with capture_logs() as logs:
-            await client.send_bytes(bytes.fromhex("0000000a 3039 0000 00000001 ffff"))
-            assert await client.is_closed()
-        assert "'User:a\\x1b[2Jbbb" in logs[0]["why"]
-        assert "may not send a request of api 12345" in logs[0]["why"]
-        assert len(logs[0]["why"]) < 150
 
-    play()
+@played(rights=[], security=lambda odd_user: odd_user)
+async def test_refused_clients_name_is_escaped_in_the_log(
+    world: GatewayFixture, odd_user: ListenerSecurity
+) -> None:
+    client = await world.client()
+    assert (await authenticate(client, by_password("PLAIN", ODD_NAME, "secret"))).error_code == 0
+    with capture_logs() as logs:
+        await client.send_bytes(bytes.fromhex("0000000a 3039 0000 00000001 ffff"))
+        assert await client.is_closed()
+    assert "'User:a\\x1b[2Jbbb" in logs[0]["why"]
+    assert "may not send a request of api 12345" in logs[0]["why"]
+    assert len(logs[0]["why"]) < 150
 
 
 @played(rights=[(Operation.DESCRIBE, CLUSTER, "kafka-cluster")])
-async def test_a_request_about_the_cluster_needs_kafkas_operation(world: GatewayFixture) -> None:
+async def test_cluster_request_needs_the_same_acl_operation_as_in_kafka(world: GatewayFixture) -> None:
     client = await world.client()
     message = DESCRIBE_LOG_DIRS.to_bytes(2) + b"\0\1" + b"\0\0\0\1" + b"\xff\xff" + b"\xff\xff\xff\xff"
     await client.send_bytes(len(message).to_bytes(4) + message)
@@ -178,17 +175,20 @@ async def test_a_request_about_the_cluster_needs_kafkas_operation(world: Gateway
     assert [header.api_key for header in world.broker.passed] == [DESCRIBE_LOG_DIRS]
 
 
-@pytest.mark.parametrize("by_broker", [False, True])
-@played(rights=READER, security=lambda by_broker: ListenerSecurity(by_broker=by_broker))
+@pytest.mark.parametrize("brokers_authenticate", [False, True])
+@played(
+    rights=READER,
+    security=lambda brokers_authenticate: ListenerSecurity(brokers_authenticate=brokers_authenticate),
+)
 async def test_describe_topic_partitions_is_offered_only_where_brokers_authorize_clients(
-    world: GatewayFixture, by_broker: bool
+    world: GatewayFixture, brokers_authenticate: bool
 ) -> None:
     """They check what passes, so the gateway need not hide what it cannot check."""
     offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (3, 75)]
     world.broker.answers[ApiKey.ApiVersions] = {"api_keys": offered}
     keys = {api.api_key for api in (await world.ask(ApiKey.ApiVersions, 0)).api_keys}
     assert ApiKey.Metadata in keys
-    assert (ApiKey.DescribeTopicPartitions in keys) is by_broker
+    assert (ApiKey.DescribeTopicPartitions in keys) is brokers_authenticate
 
 
 OWN = LAYOUT.requests_topic
@@ -196,7 +196,8 @@ OWN = LAYOUT.requests_topic
 
 @played(rights=[(Operation.WRITE, TOPIC, name) for name in ("orders", OWN)], expose_internal_topics=False)
 async def test_internal_topics_stay_closed_despite_write_permission(world: GatewayFixture) -> None:
-    world.broker.answers[ApiKey.Produce] = produced("orders")
+    written = [{"index": 0, "error_code": 0, "base_offset": 7}]
+    world.broker.answers[ApiKey.Produce] = {"responses": [{"name": "orders", "partition_responses": written}]}
     answer = await world.ask(ApiKey.Produce, 9, **produce("orders", OWN, "prices"))
     assert errors_of(answer) == {"orders": 0, OWN: 17, "prices": REFUSED}
     refused = await world.ask(ApiKey.Produce, 9, **produce(OWN, "prices"))

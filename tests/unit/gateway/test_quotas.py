@@ -1,4 +1,4 @@
-"""Quotas: the file, which entity's quota holds for a client, and the buckets."""
+"""Quotas: the file, which entity's quota holds for a client, and the arithmetic of the buckets."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import limits as limits_module
-from gateway.limits import DEFAULT, Limits, QuotaRules, Quotas, QuotasError, read_quotas
+from gateway.limits import DEFAULT, Limits, QuotaRules, Quotas, QuotasError, TokenBucket, read_quotas
 
 FILE = """
 [[quotas]]
@@ -100,7 +100,7 @@ def test_new_quota_rules_keep_the_buckets_of_unchanged_rates() -> None:
     quotas = Quotas(Limits(), QuotaRules({("ann", None): 1.0, ("bob", None): 1.0}), lambda: now_s)
     before = {user: quotas.requests_of(user, "app") for user in ("ann", "bob")}
     version = quotas.version
-    quotas.use(QuotaRules({("ann", None): 1.0, ("bob", None): 2.0}))
+    quotas.replace_rules(QuotaRules({("ann", None): 1.0, ("bob", None): 2.0}))
     assert quotas.version != version
     assert quotas.requests_of("ann", "app") is before["ann"]
     assert quotas.requests_of("bob", "app") is not before["bob"]
@@ -130,3 +130,77 @@ def test_long_client_ids_have_distinct_buckets_and_are_not_cached() -> None:
     assert named is not None
     assert named.rate == 2.0
     assert max(len(str(key)) for key in quotas._requests) < 100
+
+
+rates = st.floats(0.01, 10_000)
+windows = st.floats(0.1, 60)
+pauses = st.lists(st.floats(0, 30), max_size=60)
+
+
+def bucket(rate: float, burst_s: float = 11.0, longest_s: float = 1.0) -> TokenBucket:
+    return TokenBucket(rate, burst=max(rate * burst_s, 1.0), longest_s=longest_s, now_s=0.0)
+
+
+@given(rates, windows, windows, pauses)
+def test_client_that_waits_the_throttle_time_stays_within_rate_and_burst(
+    rate: float, burst_s: float, longest_s: float, waits: list[float]
+) -> None:
+    quota, now_s = bucket(rate, burst_s, longest_s), 0.0
+    for taken, wait_s in enumerate(waits, 1):
+        now_s += wait_s
+        is_over = quota.charge_exceeds(now_s)
+        if is_over:
+            now_s += quota.throttle_s(now_s)
+        allowed = max(rate * burst_s, 1.0) + rate * now_s + 1
+        # A bound on the wait lets through at least one request in each longest wait.
+        assert taken <= allowed * (1 + 1e-9) + now_s / longest_s
+
+
+@given(rates, windows, windows, pauses)
+def test_throttle_time_is_at_most_one_window(
+    rate: float, burst_s: float, longest_s: float, waits: list[float]
+) -> None:
+    quota, now_s = bucket(rate, burst_s, longest_s), 0.0
+    for wait_s in waits:
+        now_s += wait_s
+        is_over = quota.charge_exceeds(now_s)
+        throttle_s = quota.throttle_s(now_s)
+        assert 0 <= throttle_s <= longest_s * (1 + 1e-9)
+        assert is_over is (throttle_s > 0)
+
+
+@given(rates, windows, pauses)
+def test_quota_bucket_equals_kafkas_while_its_debt_is_within_the_bound(
+    rate: float, burst_s: float, waits: list[float]
+) -> None:
+    """Kafka's TokenBucket has no bound on the debt: tokens = min(burst, tokens + rate * seconds) - 1."""
+    quota, now_s = bucket(rate, burst_s, longest_s=1e9), 0.0
+    burst = tokens = max(rate * burst_s, 1.0)
+    for wait_s in waits:
+        now_s += wait_s
+        tokens = min(burst, tokens + rate * wait_s) - 1
+        quota.charge_exceeds(now_s)
+        assert quota.throttle_s(now_s) == pytest.approx(max(-tokens / rate, 0), rel=1e-6, abs=1e-6)
+
+
+def test_clock_set_back_adds_no_quota_tokens() -> None:
+    quota = bucket(1.0, burst_s=1.0)
+    assert not quota.charge_exceeds(100.0)
+    assert quota.charge_exceeds(50.0)
+    assert quota.charge_exceeds(99.0)
+    assert quota.throttle_s(100.0) == 1.0
+
+
+@given(rates, windows, pauses)
+def test_failed_attempts_consume_no_quota_tokens(rate: float, burst_s: float, waits: list[float]) -> None:
+    """A client that retries all the time gets as many tokens as one that waits."""
+    quota, now_s, got = bucket(rate, burst_s), 0.0, 0
+    burst = max(rate * burst_s, 1.0)
+    for wait_s in waits:
+        now_s += wait_s
+        before_s = quota.wait_s(now_s)
+        is_taken = quota.try_charge(now_s)
+        assert is_taken is (before_s == 0) or before_s == pytest.approx(0, abs=1e-6)
+        got += is_taken
+        assert got <= (burst + rate * now_s) * (1 + 1e-9)
+        assert 0 <= quota.wait_s(now_s) <= 1.0 + 1e-9

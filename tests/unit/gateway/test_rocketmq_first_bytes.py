@@ -6,11 +6,11 @@ import ssl
 import struct
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 
 from gateway.metrics.numbers import TOO_LATE, TOO_MANY_OF_IP
@@ -26,7 +26,7 @@ from gateway.rocketmq import brokers
 from gateway.rocketmq.options import rocketmq_limits
 from gateway.security.authentication import ListenerSecurity, SecuritySettings
 from tests.harness.certificates import Authority, Issued
-from tests.harness.rocketmq_front import HOST, FrontFixture, RawPeer, StubServer, front, fronted
+from tests.harness.rocketmq_front import HOST, FrontFixture, RawPeer, StubServer, fronted
 from tests.harness.waiting import until
 
 SEND, MIB = 310, 1024 * 1024
@@ -59,7 +59,7 @@ BALANCER = (parse_network(HOST),)
         (SIGNATURE + b"\x21\x31\0\xd8" + bytes(216), None),
     ],
 )
-def test_header_is_read_when_it_is_complete(header: bytes, endpoints: Endpoints | None) -> None:
+def test_proxy_header_is_read_only_when_complete(header: bytes, endpoints: Endpoints | None) -> None:
     for end in range(1, len(header)):
         assert read_proxy_header(header[:end]) is None
     assert read_proxy_header(header + b"\0\0\1\0") == (endpoints, len(header))
@@ -83,16 +83,16 @@ def test_header_is_read_when_it_is_complete(header: bytes, endpoints: Endpoints 
         SIGNATURE + b"\x21\x11\0\x0b" + IPV4,
     ],
 )
-def test_invalid_header_is_refused(data: bytes) -> None:
+def test_invalid_proxy_header_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidProxyHeader):
         read_proxy_header(data)
 
 
-def test_header_of_ipv6_is_version_2() -> None:
+def test_proxy_header_for_ipv6_addresses_has_version_2() -> None:
     assert proxy_header((("fe80::1%eth0", 513), ("::2", 1))) == SIGNATURE + b"\x21\x21\0\x24" + IPV6
 
 
-def test_networks_have_mapped_addresses_too() -> None:
+def test_trusted_network_contains_ipv4_addresses_mapped_to_ipv6() -> None:
     networks = (parse_network("10.0.0.0/8"), parse_network("::1"))
     hosts = ("10.1.2.3", "::ffff:10.1.2.3", "::1", "11.0.0.1", "unknown")
     assert [is_within(host, networks) for host in hosts] == [True, True, True, False, False]
@@ -110,7 +110,7 @@ async def balanced(connect: Callable[[], Coroutine[Any, Any, RawPeer]], header: 
 
 @pytest.mark.parametrize("in_parts", [False, True])
 @fronted(proxies=BALANCER)
-async def test_balanced_client_counts_by_its_own_address(world: FrontFixture, in_parts: bool) -> None:
+async def test_client_behind_a_balancer_counts_by_own_address(world: FrontFixture, in_parts: bool) -> None:
     for header in (proxy_header(OF_IPV4), SIGNATURE + b"\x21\x11\0\x0c" + IPV4):
         client = await world.at_broker()
         if in_parts:
@@ -127,7 +127,7 @@ async def test_balanced_client_counts_by_its_own_address(world: FrontFixture, in
 
 
 @fronted(proxies=BALANCER)
-async def test_check_of_the_balancer_itself_keeps_its_address(world: FrontFixture) -> None:
+async def test_health_check_counts_by_the_load_balancers_address(world: FrontFixture) -> None:
     client = await balanced(world.at_broker, SIGNATURE + b"\x20\0\0\0")
     await client.ask(SEND)
     host, port = client.writer.get_extra_info("sockname")
@@ -135,7 +135,7 @@ async def test_check_of_the_balancer_itself_keeps_its_address(world: FrontFixtur
 
 
 @fronted(proxies=BALANCER)
-async def test_balancer_that_sends_no_header_is_refused(world: FrontFixture) -> None:
+async def test_load_balancer_that_sends_no_proxy_header_is_refused(world: FrontFixture) -> None:
     client = await world.at_broker()
     with capture_logs() as logs:
         client.send(SEND)
@@ -146,14 +146,14 @@ async def test_balancer_that_sends_no_header_is_refused(world: FrontFixture) -> 
 
 
 @fronted(proxies=(parse_network("10.0.0.0/8"),))
-async def test_header_of_another_client_is_malformed(world: FrontFixture) -> None:
+async def test_proxy_header_from_an_untrusted_address_is_refused(world: FrontFixture) -> None:
     client = await balanced(world.at_broker, proxy_header(OF_IPV4))
     assert await client.is_closed()
     assert (await (await world.at_broker()).ask(SEND))[0].code == SEND
 
 
 @fronted(proxies=BALANCER, limits=replace(rocketmq_limits(), authentication_timeout_s=0.1))
-async def test_connection_without_first_bytes_is_closed(world: FrontFixture) -> None:
+async def test_connection_that_sends_nothing_is_closed(world: FrontFixture) -> None:
     with capture_logs() as logs:
         assert await (await world.at_broker()).is_closed()
         assert await (await balanced(world.at_broker, proxy_header(OF_IPV4))).is_closed()
@@ -173,107 +173,106 @@ async def test_connection_that_is_reset_before_it_is_accepted_is_dropped(world: 
     assert errors == []
 
 
-def _server_context(issued: Issued) -> ssl.SSLContext:
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def issued(authority: Authority) -> Issued:
+    return authority.issue("gateway")
+
+
+@pytest.fixture
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=authority.certificate)
+
+
+@pytest.fixture
+def server(issued: Issued) -> StubServer:
+    """Return a broker with TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(issued.both)
-    return context
+    return StubServer(tls=context, expects_line=False)
 
 
-@pytest.mark.parametrize("is_permissive", [False, True])
-def test_tls_ends_at_the_gateway_and_begins_again_to_the_broker(tmp_path: Path, is_permissive: bool) -> None:
-    authority = Authority(tmp_path)
-    issued = authority.issue("gateway")
-    security = ListenerSecurity(SecuritySettings(keystore=issued.both))
-
-    async def play() -> None:
-        trusting = ssl.create_default_context(cafile=authority.certificate)
-        server = StubServer(tls=_server_context(issued), expects_line=False)
-        options = {"upstream_tls": trusting, "proxy_line": False, "is_tls_permissive": is_permissive}
-        async with front(server, security=security, **options) as world:
-            client = await world.at_broker(tls=trusting)
-            assert (await client.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
-            plain = await world.at_broker()
-            if is_permissive:
-                assert (await plain.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
-            else:
-                plain.send(SEND)
-                assert await plain.is_closed()
-
-    uvloop.run(play())
+@pytest.fixture(params=[False, True], ids=["enforcing", "permissive"])
+def is_permissive(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
-@pytest.mark.parametrize("is_permissive", [False, True])
-def test_header_comes_before_tls(tmp_path: Path, is_permissive: bool) -> None:
-    authority = Authority(tmp_path)
-    security = ListenerSecurity(SecuritySettings(keystore=authority.issue("gateway").both))
-    trusting = ssl.create_default_context(cafile=authority.certificate)
+with_tls = partial(
+    fronted,
+    security=lambda issued: ListenerSecurity(SecuritySettings(keystore=issued.both)),
+    is_tls_permissive=lambda is_permissive: is_permissive,
+)
 
-    async def play() -> None:
-        async with front(security=security, is_tls_permissive=is_permissive, proxies=BALANCER) as world:
-            client = await balanced(world.at_broker, proxy_header(OF_IPV4))
-            await client.writer.start_tls(trusting, server_hostname="localhost")
-            assert (await client.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
-            assert world.sessions.made[0].client_address == "10.0.0.1:513"
 
-    uvloop.run(play())
+@with_tls(server=lambda server: server, upstream_tls=lambda trusting: trusting, proxy_line=False)
+async def test_gateway_terminates_tls_and_uses_its_own_to_the_broker(
+    world: FrontFixture, issued: Issued, trusting: ssl.SSLContext, server: StubServer, is_permissive: bool
+) -> None:
+    client = await world.at_broker(tls=trusting)
+    assert (await client.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
+    plain = await world.at_broker()
+    if is_permissive:
+        assert (await plain.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
+    else:
+        plain.send(SEND)
+        assert await plain.is_closed()
+
+
+@with_tls(proxies=BALANCER)
+async def test_proxy_header_precedes_the_tls_handshake(
+    world: FrontFixture, issued: Issued, trusting: ssl.SSLContext, is_permissive: bool
+) -> None:
+    client = await balanced(world.at_broker, proxy_header(OF_IPV4))
+    await client.writer.start_tls(trusting, server_hostname="localhost")
+    assert (await client.ask(SEND, bytes(3 * MIB)))[1] == bytes(3 * MIB)
+    assert world.sessions.made[0].client_address == "10.0.0.1:513"
 
 
 def _entering(world: FrontFixture) -> float:
     return world.gateway.numbers()["connections"]["entry",][0]
 
 
-@pytest.mark.parametrize("is_permissive", [False, True])
-def test_connection_counts_before_its_handshake(tmp_path: Path, is_permissive: bool) -> None:
-    security = ListenerSecurity(SecuritySettings(keystore=Authority(tmp_path).issue("gateway").both))
-    limits = replace(rocketmq_limits(), connections_per_ip=1)
-
-    async def play() -> None:
-        async with front(security=security, is_tls_permissive=is_permissive, limits=limits) as world:
-            first = await world.at_broker()
-            assert await (await world.at_broker()).is_closed()
-            assert world.counts.refused == {TOO_MANY_OF_IP: 1}
-            await until(lambda: _entering(world) == 1)
-            first.writer.transport.abort()
-            await until(lambda: _entering(world) == 0)
-            await world.at_broker()
-            await until(lambda: _entering(world) == 1)
-            assert world.counts.refused == {TOO_MANY_OF_IP: 1}
-
-    uvloop.run(play())
-
-
-def test_handshake_that_takes_too_long_is_counted(tmp_path: Path) -> None:
-    security = ListenerSecurity(SecuritySettings(keystore=Authority(tmp_path).issue("gateway").both))
-    limits = replace(rocketmq_limits(), authentication_timeout_s=0.1)
-
-    async def play() -> None:
-        async with front(security=security, limits=limits) as world:
-            assert await (await world.at_broker()).is_closed()
-            assert world.counts.refused == {TOO_LATE: 1}
-            await until(lambda: _entering(world) == 0)
-
-    uvloop.run(play())
-
-
-@pytest.mark.parametrize("is_permissive", [False, True])
-def test_client_whose_broker_goes_during_its_handshake_is_disconnected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_permissive: bool
+@with_tls(limits=replace(rocketmq_limits(), connections_per_ip=1))
+async def test_connection_counts_towards_limits_before_its_tls_handshake(
+    world: FrontFixture, issued: Issued, is_permissive: bool
 ) -> None:
-    authority = Authority(tmp_path)
-    security = ListenerSecurity(SecuritySettings(keystore=authority.issue("gateway").both))
-    trusting = ssl.create_default_context(cafile=authority.certificate)
+    first = await world.at_broker()
+    assert await (await world.at_broker()).is_closed()
+    assert world.counts.refused == {TOO_MANY_OF_IP: 1}
+    await until(lambda: _entering(world) == 1)
+    first.writer.transport.abort()
+    await until(lambda: _entering(world) == 0)
+    await world.at_broker()
+    await until(lambda: _entering(world) == 1)
+    assert world.counts.refused == {TOO_MANY_OF_IP: 1}
 
-    async def play() -> None:
-        async with front(security=security, is_tls_permissive=is_permissive) as world:
-            client = await world.at_broker()
-            await until(lambda: _entering(world))
-            monkeypatch.setattr(brokers, "UNSEEN_MAX_S", -1.0)
-            await world.gateway.table.refresh([])
-            with capture_logs() as logs:
-                await client.writer.start_tls(trusting, server_hostname="localhost")
-                assert await client.is_closed()
-                await until(lambda: logs)
-            assert logs[0]["why"] == "the cluster no longer has broker broker-a/0"
-            await until(lambda: _entering(world) == 0)
 
-    uvloop.run(play())
+@with_tls(is_tls_permissive=False, limits=replace(rocketmq_limits(), authentication_timeout_s=0.1))
+async def test_tls_handshake_timeout_is_counted(world: FrontFixture, issued: Issued) -> None:
+    assert await (await world.at_broker()).is_closed()
+    assert world.counts.refused == {TOO_LATE: 1}
+    await until(lambda: _entering(world) == 0)
+
+
+@with_tls()
+async def test_client_whose_broker_disappears_during_the_handshake_is_disconnected(
+    world: FrontFixture,
+    issued: Issued,
+    trusting: ssl.SSLContext,
+    is_permissive: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = await world.at_broker()
+    await until(lambda: _entering(world))
+    monkeypatch.setattr(brokers, "UNSEEN_MAX_S", -1.0)
+    await world.gateway.table.refresh([])
+    with capture_logs() as logs:
+        await client.writer.start_tls(trusting, server_hostname="localhost")
+        assert await client.is_closed()
+        await until(lambda: logs)
+    assert logs[0]["why"] == "the cluster no longer has broker broker-a/0"
+    await until(lambda: _entering(world) == 0)

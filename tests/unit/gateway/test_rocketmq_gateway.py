@@ -32,7 +32,7 @@ async def never(_: Header, __: bytes, ask_broker: AskBroker) -> bytes:
 
 
 @fronted
-async def test_frames_pass_unchanged_in_both_directions_except_notifications(world: FrontFixture) -> None:
+async def test_remoting_frames_pass_unchanged_except_the_brokers_notifications(world: FrontFixture) -> None:
     world.server.is_manual = True
     client, broker = await world.joined()
     sent = Header(SEND, 7, language="GO", version=317, ext_fields={"z": "1", "a": "é"})
@@ -52,7 +52,7 @@ async def test_frames_pass_unchanged_in_both_directions_except_notifications(wor
 
 
 @fronted
-async def test_requests_between_brokers_are_refused(world: FrontFixture) -> None:
+async def test_remoting_requests_between_brokers_are_refused(world: FrontFixture) -> None:
     client = await world.at_broker()
     for code in (43, 45, 902, 908, 1007, 1011):
         assert (await client.ask(code))[0].code == 3
@@ -61,7 +61,7 @@ async def test_requests_between_brokers_are_refused(world: FrontFixture) -> None
 
 
 @fronted
-async def test_handled_request_reaches_the_broker_as_sent_and_gets_one_response(world: FrontFixture) -> None:
+async def test_group_request_reaches_the_broker_unchanged_and_gets_one_response(world: FrontFixture) -> None:
     world.sessions.answers[HEART_BEAT] = ask_and_return
     client = await world.at_broker()
     assert (await client.ask(HEART_BEAT, b"{}", ext_fields={"Signature": "s"}))[1] == b"own:{}"
@@ -72,7 +72,7 @@ async def test_handled_request_reaches_the_broker_as_sent_and_gets_one_response(
 
 
 @fronted
-async def test_late_answer_of_the_broker_is_not_passed(world: FrontFixture) -> None:
+async def test_late_answer_of_the_broker_is_not_forwarded(world: FrontFixture) -> None:
     async def impatient(request: Header, _: bytes, ask_broker: AskBroker) -> bytes:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -91,7 +91,7 @@ async def test_late_answer_of_the_broker_is_not_passed(world: FrontFixture) -> N
 
 
 @fronted
-async def test_opaque_of_a_request_at_the_broker_cannot_be_used_for_another(world: FrontFixture) -> None:
+async def test_opaque_of_an_unanswered_request_cannot_be_reused(world: FrontFixture) -> None:
     world.sessions.answers[LIST] = ask_and_return
     world.server.unanswered = {LIST, PULL}
     for codes in ((LIST, PULL), (PULL, LIST), (LIST, LIST)):
@@ -105,7 +105,7 @@ async def test_opaque_of_a_request_at_the_broker_cannot_be_used_for_another(worl
 
 
 @fronted
-async def test_handled_requests_do_not_hold_up_others_and_fail_alone(world: FrontFixture) -> None:
+async def test_slow_or_failing_group_request_does_not_affect_other_requests(world: FrontFixture) -> None:
     async def broken(*_: object) -> bytes:
         raise ValueError("a fault")
 
@@ -120,7 +120,7 @@ async def test_handled_requests_do_not_hold_up_others_and_fail_alone(world: Fron
 
 
 @fronted
-async def test_own_frames_never_interrupt_a_passing_one(world: FrontFixture) -> None:
+async def test_gateways_own_frames_never_split_a_forwarded_frame(world: FrontFixture) -> None:
     world.sessions.answers[LIST] = ask_and_return
     world.server.is_manual = True
     client, broker = await world.joined()
@@ -155,7 +155,7 @@ async def write_until_blocked(peer: RawPeer, frame: bytes) -> int:
 
 
 @fronted(limits=rocketmq_limits())
-async def test_side_that_does_not_read_stops_the_other_and_nothing_is_lost(world: FrontFixture) -> None:
+async def test_backpressure_of_one_side_pauses_the_other_without_losing_bytes(world: FrontFixture) -> None:
     world.server.is_manual = True
     client, broker = await world.joined()
     frame = encode_frame(Header(SEND, 1, flag=ONE_WAY), bytes(60_000))
@@ -171,7 +171,7 @@ async def test_side_that_does_not_read_stops_the_other_and_nothing_is_lost(world
 
 
 @fronted
-async def test_client_with_many_unanswered_requests_is_read_no_further(world: FrontFixture) -> None:
+async def test_client_with_too_many_unanswered_requests_is_paused(world: FrontFixture) -> None:
     answered = asyncio.Event()
     taken = 0
 
@@ -219,8 +219,8 @@ async def test_malformed_frame_closes_only_its_connection(world: FrontFixture, s
     assert (await good.ask(SEND))[0].code == SEND
 
 
-@fronted(limits=replace(rocketmq_limits(), unanswered_bytes=4 * MIB, write_timeout_s=0.5))
-async def test_clients_that_send_half_requests_are_held_and_then_closed(world: FrontFixture) -> None:
+@fronted(limits=replace(rocketmq_limits(), unanswered_bytes=4 * MIB, write_timeout_s=2.0))
+async def test_clients_with_incomplete_requests_are_paused_and_then_closed(world: FrontFixture) -> None:
     world.sessions.answers[LIST] = never
     half = encode_frame(Header(LIST, 1), bytes(MIB - 1_000))[:-1]
     senders = [await world.at_broker() for _ in range(16)]
@@ -251,7 +251,7 @@ async def test_idle_connection_is_closed(world: FrontFixture) -> None:
 
 
 @fronted
-async def test_end_of_either_side_ends_the_other_after_what_it_sent(world: FrontFixture) -> None:
+async def test_disconnect_of_one_side_closes_the_other_after_its_last_bytes(world: FrontFixture) -> None:
     client, broker = await world.joined()
     client.send(15, b"offset", flag=ONE_WAY)
     client.writer.close()

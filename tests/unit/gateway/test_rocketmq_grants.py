@@ -11,10 +11,10 @@ def granted(grants: QueueGrants, now_s: float, holder: LockHolder = HOLDER) -> l
     return [queue.queue_id for queue in grants.granted(holder, QUEUES, now_s)]
 
 
-def test_grant_is_valid_from_the_request_on_and_is_renewed() -> None:
+def test_queue_lock_is_valid_from_its_request_time_and_is_renewed() -> None:
     grants = QueueGrants()
-    first = grants.ask(HOLDER, QUEUES[:2], 100.0)
-    second = grants.ask(HOLDER, QUEUES[1:3], 110.0)
+    first = grants.start_request(HOLDER, QUEUES[:2], 100.0)
+    second = grants.start_request(HOLDER, QUEUES[1:3], 110.0)
     assert granted(grants, 110.0) == []
     grants.settle(second, QUEUES[1:3])
     grants.settle(first, QUEUES[:2])
@@ -23,25 +23,25 @@ def test_grant_is_valid_from_the_request_on_and_is_renewed() -> None:
     assert (
         granted(grants, 124.9, LockHolder("g", "c2")) == granted(grants, 124.9, LockHolder("h", "c1")) == []
     )
-    grants.settle(grants.ask(HOLDER, QUEUES[3:], 136.0), QUEUES[3:])
-    assert len(grants._asked_at_s) == 1, "expired grants are forgotten"
+    grants.settle(grants.start_request(HOLDER, QUEUES[3:], 136.0), QUEUES[3:])
+    assert len(grants._requested_at_s) == 1, "expired grants are forgotten"
 
 
-def test_refused_renewal_ends_a_grant_and_a_missing_answer_does_not() -> None:
+def test_refused_renewal_ends_a_queue_lock_but_a_missing_answer_does_not() -> None:
     grants = QueueGrants()
-    grants.settle(grants.ask(HOLDER, QUEUES, 0.0), QUEUES)
-    grants.settle(grants.ask(HOLDER, QUEUES, 10.0), None)
+    grants.settle(grants.start_request(HOLDER, QUEUES, 0.0), QUEUES)
+    grants.settle(grants.start_request(HOLDER, QUEUES, 10.0), None)
     assert granted(grants, 20.0) == [0, 1, 2, 3]
-    grants.settle(grants.ask(HOLDER, QUEUES[:3], 11.0), QUEUES[:1])
+    grants.settle(grants.start_request(HOLDER, QUEUES[:3], 11.0), QUEUES[:1])
     assert granted(grants, 20.0) == [0, 3]
 
 
-def test_unlocked_queue_is_not_granted_by_an_earlier_request() -> None:
+def test_earlier_lock_request_does_not_lock_a_queue_unlocked_since() -> None:
     grants = QueueGrants()
-    grants.settle(grants.ask(HOLDER, QUEUES, 0.0), QUEUES)
-    renewal = grants.ask(HOLDER, QUEUES, 1.0)
+    grants.settle(grants.start_request(HOLDER, QUEUES, 0.0), QUEUES)
+    renewal = grants.start_request(HOLDER, QUEUES, 1.0)
     grants.release(HOLDER, QUEUES[:1])
-    again = grants.ask(HOLDER, QUEUES[:1], 2.0)
+    again = grants.start_request(HOLDER, QUEUES[:1], 2.0)
     grants.settle(renewal, QUEUES)
     assert granted(grants, 3.0) == [1, 2, 3]
     grants.settle(again, QUEUES[:1])

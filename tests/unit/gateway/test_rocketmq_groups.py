@@ -8,8 +8,10 @@ from msgspec import json
 
 from gateway.rocketmq.backend import ANSWER_WAIT_S
 from gateway.rocketmq.session import LOCK_WAIT_S
+from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
+    GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
     RegisterConsumer,
@@ -19,7 +21,6 @@ from kafka_why.contract.rocketmq.requests import (
     UnregisterConsumer,
 )
 from kafka_why.remoting.codes import RequestCode
-from tests.harness.coroutines import asynchronous
 from tests.harness.rocketmq_gateway import (
     Client,
     PlayedGateway,
@@ -29,7 +30,7 @@ from tests.harness.rocketmq_gateway import (
     rocketmq,
     started,
 )
-from tests.harness.waiting import until
+from tests.harness.waiting import asynchronous, until
 
 V2 = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "false"}
 
@@ -51,7 +52,7 @@ async def took_s(answer: Any) -> float:
 
 
 @played
-async def test_s13_accepted_heartbeat_is_a_record_for_each_group(gateway: PlayedGateway) -> None:
+async def test_s13_accepted_heartbeat_becomes_one_record_per_group(gateway: PlayedGateway) -> None:
     client = gateway.client("c1", number=1)
     gateway.broker.stuck.add(RequestCode.HEART_BEAT)
     beat = asyncio.ensure_future(client.heartbeat("g", "h", producers=["p", "CLIENT_INNER_PRODUCER"]))
@@ -72,7 +73,7 @@ async def test_s13_accepted_heartbeat_is_a_record_for_each_group(gateway: Played
 
 
 @played
-async def test_heartbeat_that_the_broker_refuses_leaves_no_record(gateway: PlayedGateway) -> None:
+async def test_heartbeat_refused_by_the_broker_leaves_no_record(gateway: PlayedGateway) -> None:
     gateway.broker.answers[RequestCode.HEART_BEAT] = (16, {}, b"")
     gateway.broker.remark = "no access"
     answer = await gateway.client("c1").heartbeat("g")
@@ -81,7 +82,7 @@ async def test_heartbeat_that_the_broker_refuses_leaves_no_record(gateway: Playe
 
 
 @played
-async def test_malformed_body_is_answered_with_an_error_and_reaches_nobody(gateway: PlayedGateway) -> None:
+async def test_malformed_group_request_gets_an_error_and_is_not_forwarded(gateway: PlayedGateway) -> None:
     client = gateway.client("c1")
     for code in (34, 41, 42, 400, 401):
         assert (await client.ask(code, b'{"consumerGroup":1,')).code == 1
@@ -90,7 +91,7 @@ async def test_malformed_body_is_answered_with_an_error_and_reaches_nobody(gatew
 
 
 @played
-async def test_group_that_the_broker_does_not_know_is_not_registered(gateway: PlayedGateway) -> None:
+async def test_group_unknown_to_the_broker_is_not_registered(gateway: PlayedGateway) -> None:
     gateway.broker.answers[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] = (26, {}, b"")
     client = gateway.client("c1")
     await client.heartbeat("g")
@@ -99,7 +100,7 @@ async def test_group_that_the_broker_does_not_know_is_not_registered(gateway: Pl
 
 
 @played
-async def test_short_heartbeats_need_the_full_one_at_broker_and_coordinator(gateway: PlayedGateway) -> None:
+async def test_short_heartbeat_needs_a_full_one_at_broker_and_coordinator(gateway: PlayedGateway) -> None:
     gateway.broker.answers[RequestCode.HEART_BEAT] = (0, V2, b"")
     first, second = gateway.client("c1"), gateway.client("c2")
     answers = [
@@ -178,7 +179,7 @@ async def test_connection_that_ended_sends_no_more_records(gateway: PlayedGatewa
 
 
 @played
-async def test_broker_that_hangs_holds_up_a_group_for_no_longer_than_clients_wait(
+async def test_hanging_broker_blocks_a_group_no_longer_than_the_client_timeout(
     gateway: PlayedGateway,
 ) -> None:
     client = gateway.client("c1")
@@ -187,15 +188,6 @@ async def test_broker_that_hangs_holds_up_a_group_for_no_longer_than_clients_wai
     assert (beat.code, listed.code) == (1, 1)
     assert await took_s(client.consumer_list()) < ANSWER_WAIT_S
     assert not gateway.core.of(RegisterConsumer)
-
-
-@played
-async def test_silent_connection_is_closed(gateway: PlayedGateway) -> None:
-    client = gateway.client("c1")
-    await client.heartbeat("g")
-    gateway.core.advance(140_000)
-    await until(lambda: client.closed_by_gateway)
-    assert client.closed_by_gateway[0].startswith("silent for ")
 
 
 @played
@@ -218,7 +210,7 @@ async def test_requests_of_a_group_keep_order_and_hold_up_no_other(gateway: Play
 
 
 @played
-async def test_late_coordinator_is_not_waited_for_longer_than_clients_wait(gateway: PlayedGateway) -> None:
+async def test_gateway_awaits_a_late_coordinator_within_the_client_timeout(gateway: PlayedGateway) -> None:
     client = gateway.client("c1")
     gateway.core.is_away = True
     await client.heartbeat("g")
@@ -253,12 +245,12 @@ async def test_queue_is_locked_by_one_client_until_it_unlocks_it(gateway: Played
 
 
 @played
-async def test_late_grant_answers_the_next_lock_at_once(gateway: PlayedGateway) -> None:
+async def test_late_queue_lock_answers_the_next_lock_request_at_once(gateway: PlayedGateway) -> None:
     client = gateway.client("c1")
     gateway.core.is_away = True
     assert LOCK_WAIT_S - 0.05 < await took_s(client.lock(0, 1)) < ANSWER_WAIT_S - 0.1
     gateway.core.is_away = False
-    await until(lambda: client.session._grants._asked_at_s)
+    await until(lambda: client.session._grants._requested_at_s)
     gateway.core.is_away = True
     assert await took_s(client.lock(0, 1)) < LOCK_WAIT_S
     await until(lambda: len(gateway.core.of(LockBatchMq)) == 2)  # it renews the lock
@@ -272,7 +264,7 @@ async def test_late_grant_answers_the_next_lock_at_once(gateway: PlayedGateway) 
 
 
 @played
-async def test_assignment_is_the_coordinators_share_of_readable_queues(gateway: PlayedGateway) -> None:
+async def test_assignment_is_the_coordinators_choice_among_readable_queues(gateway: PlayedGateway) -> None:
     clients = [gateway.client(name) for name in ("c1", "c2")]
     for client in clients:
         await client.heartbeat("g")
@@ -285,7 +277,7 @@ async def test_assignment_is_the_coordinators_share_of_readable_queues(gateway: 
 
 
 @played
-async def test_request_mode_that_the_broker_accepts_counts_at_the_coordinator(gateway: PlayedGateway) -> None:
+async def test_request_mode_accepted_by_the_broker_applies_at_the_coordinator(gateway: PlayedGateway) -> None:
     client = gateway.client("c1")
     await client.heartbeat("g")
     mode = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
@@ -321,7 +313,7 @@ async def test_broker_settings_are_queried_once_until_they_change(gateway: Playe
 
 
 @asynchronous
-async def test_request_modes_of_a_broker_from_before_the_gateway_are_taken_over() -> None:
+async def test_message_request_modes_stored_at_a_broker_are_taken_over() -> None:
     async with rocketmq() as broker:
         mode = {"mode": "POP", "popShareQueueNum": 2}
         modes = json.encode({"messageRequestModeMap": {"T": {"g": mode, "h": mode}}})
@@ -334,7 +326,7 @@ async def test_request_modes_of_a_broker_from_before_the_gateway_are_taken_over(
 
 
 @asynchronous
-async def test_broker_with_acls_decides_who_may_ask() -> None:
+async def test_request_denied_by_the_brokers_acls_never_reaches_the_coordinator() -> None:
     async with rocketmq() as broker, started(broker) as gateway:
         broker.answers[RequestCode.GET_BROKER_CONFIG] = (0, {}, b"brokerName=b\nauthenticationEnabled=true\n")
         client = gateway.client("c1")
@@ -355,7 +347,7 @@ async def test_broker_with_acls_decides_who_may_ask() -> None:
 
 
 @asynchronous
-async def test_unverified_one_way_request_changes_only_its_own_client() -> None:
+async def test_one_way_request_of_an_unverified_client_affects_no_other_client() -> None:
     async with rocketmq() as broker, started(broker) as gateway:
         broker.answers[RequestCode.GET_BROKER_CONFIG] = (16, {}, b"")
         client, stranger = gateway.client("c1"), gateway.client("c1")
@@ -366,3 +358,27 @@ async def test_unverified_one_way_request_changes_only_its_own_client() -> None:
         assert [record.connection for record in gateway.core.of(UnlockBatchMq)] == [client.connection]
         assert len(gateway.core.of(RegisterConsumer)) == 1
         assert broker.codes().count(RequestCode.HEART_BEAT) == 2
+
+
+@asynchronous
+async def test_another_gateway_removes_the_connections_of_a_dead_gateway() -> None:
+    async with rocketmq() as broker, started(broker, name="dead") as dead:
+        core = dead.core
+        async with started(broker, name="alive", start="2", core=core) as alive:
+            stale, client = dead.client("c1"), alive.client("c1")
+            await stale.heartbeat("g", producers=["p"])
+            await client.heartbeat("g")
+            core.advance(6_000)  # twice group.initial.rebalance.delay.ms
+            await until(lambda: [type(it) for it in core.kafka_requests[-2:]] == [Heartbeat, Heartbeat])
+            await dead.requests.close()
+            client.received.clear()
+            while not core.of(GatewayStarted):
+                sent = len(core.kafka_requests)
+                core.advance(2_000)
+                await until(lambda sent=sent: len(core.kafka_requests) > sent)  # type: ignore[misc]
+            await until(lambda: client.notified)
+            gone = {(it.group_id, it.gateway, it.gateway_start) for it in core.of(GatewayStarted)}
+            assert gone == {("g", "dead", ""), ("p", "dead", "")}
+            assert (await client.consumer_list()).content == {"consumerIdList": ["c1"]}
+            assert stale.closed_by_gateway[0] == "gateway dead is gone", "it may only have been slow"
+            assert not client.closed_by_gateway

@@ -1,13 +1,12 @@
 """Callers that come at the same time share a round, and its work is done one piece at a time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from itertools import count
 
 import pytest
 
 from gateway.coordinator.fresh_groups import Rounds
-from tests.harness.raw_client import PATIENCE_S
+from tests.harness.waiting import asynchronous, until
 
 
 class Played:
@@ -33,36 +32,22 @@ class Played:
 
         return asyncio.create_task(self.rounds.run(key, work))
 
-    async def until_logged(self, line: str) -> None:
-        while line not in self.log:
-            await asyncio.sleep(0)
 
-
-def played(test: Callable[[Played], Awaitable[None]]) -> Callable[[], None]:
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await test(Played())
-
-    def run() -> None:
-        asyncio.run(bounded())
-
-    run.__name__ = run.__qualname__ = test.__name__
-    return run
-
-
-@played
-async def test_callers_with_equal_keys_share_one_result_and_other_keys_run_later(it: Played) -> None:
+@asynchronous
+async def test_callers_with_equal_keys_share_one_result() -> None:
+    it = Played()
     asked = [it.ask(key) for key in ("a", "b", "a", "a", "b")]
     a, b = "a of round 1", "b of round 1"
     assert await asyncio.gather(*asked) == [a, b, a, a, b]
     assert it.log == ["a begins", "a ends", "b begins", "b ends"]
 
 
-@played
-async def test_caller_during_a_round_gets_the_result_of_the_next_round(it: Played) -> None:
+@asynchronous
+async def test_caller_during_a_running_round_gets_the_next_rounds_result() -> None:
+    it = Played()
     it.go_on.clear()
     first = it.ask("a")
-    await it.until_logged("a begins")
+    await until(lambda: it.log)
     later = [it.ask("a"), it.ask("a")]
     await asyncio.sleep(0)
     it.go_on.set()
@@ -71,12 +56,13 @@ async def test_caller_during_a_round_gets_the_result_of_the_next_round(it: Playe
     assert it.log == ["a begins", "a ends"] * 2
 
 
-@played
-async def test_work_whose_callers_are_cancelled_is_skipped(it: Played) -> None:
+@asynchronous
+async def test_work_whose_callers_are_cancelled_is_skipped() -> None:
+    it = Played()
     it.go_on.clear()
     first, left, other = it.ask("a"), it.ask("b"), it.ask("b")
     alone = it.ask("c")
-    await it.until_logged("a begins")
+    await until(lambda: it.log)
     left.cancel()
     alone.cancel()
     it.go_on.set()
@@ -86,8 +72,10 @@ async def test_work_whose_callers_are_cancelled_is_skipped(it: Played) -> None:
     assert "c begins" not in it.log
 
 
-@played
-async def test_error_of_one_key_reaches_only_its_callers(it: Played) -> None:
+@asynchronous
+async def test_error_of_one_key_reaches_only_its_callers() -> None:
+    it = Played()
+
     async def fail(_: int) -> str:
         raise ValueError("no such luck")
 
@@ -98,7 +86,8 @@ async def test_error_of_one_key_reaches_only_its_callers(it: Played) -> None:
     assert await it.ask("a") == "a of round 2"
 
 
-def test_error_at_the_start_of_a_round_reaches_all_its_callers() -> None:
+@asynchronous
+async def test_error_at_the_start_of_a_round_reaches_all_its_callers() -> None:
     numbers = count(1)
 
     async def begin() -> int:
@@ -109,10 +98,7 @@ def test_error_at_the_start_of_a_round_reaches_all_its_callers() -> None:
     async def same(number: int) -> int:
         return number
 
-    async def play() -> None:
-        rounds = Rounds(begin)
-        failed = await asyncio.gather(*(rounds.run(key, same) for key in "ab"), return_exceptions=True)
-        assert [type(error) for error in failed] == [ValueError, ValueError]
-        assert await rounds.run("a", same) == 2
-
-    asyncio.run(play())
+    rounds = Rounds(begin)
+    failed = await asyncio.gather(*(rounds.run(key, same) for key in "ab"), return_exceptions=True)
+    assert [type(error) for error in failed] == [ValueError, ValueError]
+    assert await rounds.run("a", same) == 2

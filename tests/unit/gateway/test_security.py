@@ -1,6 +1,7 @@
-"""TLS and SASL/PLAIN at the listeners."""
+"""TLS and SASL/PLAIN at the listeners, and the ACLs of a file or of the cluster."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -8,12 +9,22 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
+from gateway.authorization.acls import (
+    Acl,
+    AclsUnreadable,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    read_acl_file,
+)
+from gateway.authorization.authorizer import Authorizer
+from gateway.authorization.sources import CurrentAcls, file_reader, read_cluster
 from gateway.security.authentication import ListenerSecurity, SecurityError, SecuritySettings
 from gateway.upstream import api_versions
 from gateway.wire.framing import framed
-from tests.harness.gateway import GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import BEAT, HEARTBEAT
-from tests.harness.waiting import until
+from tests.harness.gateway import BEAT, HEARTBEAT, HOST, GatewayFixture, RawClient, played
+from tests.harness.waiting import asynchronous, until
 
 DATA = Path(__file__).parents[2] / "data"
 PEM = DATA / "gateway.pem"
@@ -62,19 +73,6 @@ async def test_frame_before_authentication_is_limited_to_512_kib(world: GatewayF
     assert await log_in(client, b"\0ann\0secret") == 0
     await client.send_bytes(framed(bytes.fromhex("0002 0001 00000007 ffff") + bytes(1_000_000)))
     assert await client.receive_bytes() == (7).to_bytes(4, "big") + bytes(1_000_000)
-
-
-@played(security=USERS, authentication_timeout_s=0.5)
-async def test_authentication_timeout_disconnects_the_client(world: GatewayFixture) -> None:
-    client, silent, talking = await world.client(), await world.client(), await world.client()
-    assert await log_in(client, b"\0ann\0secret") == 0
-    with capture_logs() as logs:
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            while True:
-                await talking.ask(ApiKey.ApiVersions, 0)
-        assert await silent.is_closed()
-    assert logs[0]["why"] == "no authentication within 0.5 s"
-    assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
 @played(security=ListenerSecurity.read(PEM, None, None), authentication_timeout_s=0.3)
@@ -168,3 +166,119 @@ def test_unusable_security_file_is_named_in_the_error() -> None:
         ListenerSecurity.read(None, None, DATA / "none")
     with pytest.raises(SecurityError, match="needs its certificate"):
         ListenerSecurity.read(None, PEM, None)
+
+
+READ = Acl(ResourceType.GROUP, "pay", PatternType.PREFIXED, "User:ann", "*", Operation.READ, Permission.ALLOW)
+DELETE = READ._replace(operation=Operation.DELETE)
+TOML = """
+[[acls]]
+principal = "User:ann"
+resource_type = "GROUP"
+name = "pay"
+pattern_type = "PREFIXED"
+operations = ["READ", "DELETE"]
+
+[[acls]]
+principal = "User:CN=bob,O=acme"
+host = "10.0.0.1"
+permission = "DENY"
+resource_type = "topic"
+name = "orders"
+operations = ["All"]
+"""
+BOBS = Acl(
+    ResourceType.TOPIC,
+    "orders",
+    PatternType.LITERAL,
+    "User:CN=bob,O=acme",
+    "10.0.0.1",
+    Operation.ALL,
+    Permission.DENY,
+)
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_acl_file_is_read(tmp_path: Path) -> None:
+    assert read_acl_file(written(tmp_path, "acls.toml", TOML)) == [READ, DELETE, BOBS]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("acls.toml", TOML.replace("READ", "REED"), "'REED' is none of ALL, READ"),
+        ("acls.toml", TOML.replace("User:ann", "ann"), "'ann' is not TYPE:NAME"),
+        ("acls.toml", TOML.replace('"pay"', '""'), "the name of a resource is empty"),
+        ("acls.toml", TOML.replace("permission", "permision"), "permision"),
+        ("acls.toml", "[[acls", "acls.toml cannot be read"),
+        ("acls.toml", "", "missing required field `acls`"),
+        ("acls.toml", None, "acls.toml cannot be read"),
+    ],
+)
+def test_malformed_acl_file_is_explained(tmp_path: Path, name: str, text: str | None, reason: str) -> None:
+    if text is not None:
+        written(tmp_path, name, text)
+    with pytest.raises(AclsUnreadable, match=reason.replace("(", r"\(")):
+        asyncio.run(file_reader(tmp_path / name)())  # type: ignore[arg-type]
+
+
+def may_read(acls: CurrentAcls) -> bool:
+    return acls.authorizer.may("User:ann", HOST, Operation.READ, ResourceType.GROUP, "pay-1")
+
+
+@asynchronous
+async def test_acls_stay_in_force_and_one_error_is_logged_while_unreadable() -> None:
+    outcomes: list[Sequence[Acl] | None] = [[READ], None, None, None, [READ]]
+
+    async def read() -> Sequence[Acl]:
+        if (outcome := outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]) is None:
+            raise AclsUnreadable("gone")
+        return outcome
+
+    acls = CurrentAcls(Authorizer(), read, 0.001)
+    await acls.refresh()
+    with capture_logs() as logs:
+        following = asyncio.create_task(acls.follow())
+        await until(lambda: len(logs) == 2 or not may_read(acls))
+        following.cancel()
+    assert may_read(acls)
+    assert [line["event"] for line in logs] == [
+        "the ACLs cannot be read: the last ones stay in force",
+        "the ACLs are read again",
+    ]
+
+
+DESCRIBED = [
+    {
+        "resource_type": 3,
+        "resource_name": "pay",
+        "pattern_type": 4,
+        "acls": [
+            {"principal": "User:ann", "host": "*", "operation": 3, "permission_type": 3},
+            {"principal": "User:ann", "host": "*", "operation": 99, "permission_type": 3},
+        ],
+    },
+    {"resource_type": 42, "resource_name": "x", "pattern_type": 3, "acls": []},
+]
+
+
+@played
+async def test_cluster_acls_are_read_and_unknown_newer_ones_ignored(world: GatewayFixture) -> None:
+    world.broker.answers[ApiKey.DescribeAcls] = {"error_code": 0, "resources": DESCRIBED}
+    assert await read_cluster(world.cluster) == [READ]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(54, "have no authorizer"), (31, "needs DESCRIBE on the cluster"), (41, "error 41")]
+)
+@played
+async def test_error_explains_why_cluster_acls_cannot_be_read(
+    world: GatewayFixture, error: int, reason: str
+) -> None:
+    world.broker.answers[ApiKey.DescribeAcls] = {"error_code": error, "resources": []}
+    with pytest.raises(AclsUnreadable, match=reason):
+        await read_cluster(world.cluster)

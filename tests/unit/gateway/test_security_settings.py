@@ -10,9 +10,9 @@ from gateway.service import serving
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from tests.unit.gateway.test_security import DATA, PEM
 
-DATA = Path(__file__).parents[2] / "data"
-PEM, USERS = DATA / "gateway.pem", DATA / "gateway_users"
+USERS = DATA / "gateway_users"
 
 
 def test_all_security_settings_have_kafkas_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +67,7 @@ def test_token_settings_are_parsed() -> None:
     tokens = settings.tokens
     assert (tokens.issuer, tokens.audience, tokens.clock_skew_s) == ("https://idp", ("kafka", "gateway"), 5)
     assert (tokens.scope_claim_name, tokens.sub_claim_name) == ("roles", "user")
+    assert parse({}).tokens.clock_skew_s == 30
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_contradictory_security_settings_are_named(properties: dict[str, str], w
     assert why in str(refused.value)
 
 
-def test_file_in_an_error_is_named_once(tmp_path: Path) -> None:
+def test_security_error_names_its_file_once(tmp_path: Path) -> None:
     config = tmp_path / "security.properties"
     config.write_text(f"ssl.keystore.location={PEM}\n")
     with pytest.raises(SecurityError, match=r"ssl\.keystore\.location and an option of the command"):
@@ -109,10 +110,10 @@ def test_file_in_an_error_is_named_once(tmp_path: Path) -> None:
 
 
 def test_sasl_passthrough_and_users_of_the_gateway_exclude_each_other() -> None:
-    assert ListenerSecurity(by_broker=True).is_sasl_required
-    assert not ListenerSecurity(by_broker=True).session(None).is_open
+    assert ListenerSecurity(brokers_authenticate=True).is_sasl_required
+    assert not ListenerSecurity(brokers_authenticate=True).session(None).is_open
     with pytest.raises(SecurityError, match="the brokers authenticate the clients"):
-        ListenerSecurity.read(None, None, USERS, by_broker=True)
+        ListenerSecurity.read(None, None, USERS, brokers_authenticate=True)
 
 
 @pytest.mark.parametrize("properties", [{}, {"security.protocol": "SSL"}])
@@ -121,7 +122,7 @@ def test_brokers_without_sasl_cannot_authenticate_clients(properties: dict[str, 
         ClientConfig("broker.invalid:9092", properties),
         TopicLayout.named("t"),
         Address("127.0.0.1", 0),
-        security=ListenerSecurity.read(None, None, None, by_broker=True),
+        security=ListenerSecurity.read(None, None, None, brokers_authenticate=True),
     )
     with pytest.raises(SecurityError, match=r"security\.protocol has no SASL"), serving(options):
         pass

@@ -1,20 +1,33 @@
-"""Connections: order, bounds, and isolation of clients from each other."""
+"""Connections: order, pipelined requests, bounds, and isolation of clients from each other."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from gateway.net.server import GatewayOptions
-from gateway.service import NoSuchReplyPartition, serving
+from gateway.service import serving
 from gateway.upstream.connections import Address
 from gateway.wire.framing import framed
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.requests import JoinGroup
 from kafka_why.contract.layout import TopicLayout
-from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
-from tests.harness.gateway_requests import BEAT, HEARTBEAT, JOIN
+from kafka_why.errors import UserFacingError
+from tests.harness.gateway import (
+    BEAT,
+    COMMIT,
+    HEARTBEAT,
+    HOST,
+    JOIN,
+    OFFSET_FETCH,
+    GatewayFixture,
+    RawClient,
+    commit_fields,
+    join_fields,
+    played,
+)
 from tests.harness.waiting import until
 
 
@@ -31,6 +44,13 @@ async def park(world: GatewayFixture, client: RawClient) -> int:
     )
     await world.core.wait_for(lambda: any(isinstance(r, JoinGroup) for r in world.core.asked))
     return number
+
+
+async def join(client: RawClient, group_id: str, metadata_bytes: int) -> int:
+    """Send a JoinGroup about a group of its own, with metadata of this size. Return its correlation id."""
+    protocols = [{"name": "range", "metadata": bytes(metadata_bytes)}]
+    fields = join_fields(group_id=group_id, protocols=protocols, protocol_type="other")
+    return await client.send(JOIN, 3, **fields)
 
 
 def passed_on(number: int, payload: bytes = b"") -> bytes:
@@ -66,6 +86,9 @@ async def test_a_produce_without_acks_has_no_answer(world: GatewayFixture) -> No
         (bytes.fromhex("80000000"), "a frame of -2147483648 bytes"),
         (bytes.fromhex("7fffffff"), "a frame of 2147483647 bytes"),
         (framed(b"GET / HTTP/1.1\r\n"), "a client id of"),
+        (framed(bytes.fromhex("000c 0004 00000001 0002 61")), "a client id of 2 bytes"),
+        (framed(bytes.fromhex("000c 0004 00000001 0001 ff 00")), "a client id that is not UTF-8"),
+        (framed(bytes.fromhex("0000 0009 00000001 ffff 00 01 ff")), "a Produce that ends before its acks"),
         (framed(b""), "has no header"),
         (framed(bytes.fromhex("000c 0004 00000001 ffff 00 7f")), "not a HeartbeatRequest v4"),
         (framed(bytes.fromhex("000c 0063 00000001 ffff 00")), "api 12 version 99 is not served"),
@@ -85,16 +108,6 @@ async def test_malformed_frame_ends_only_its_connection(world: GatewayFixture, s
     assert why in entry["why"]
     assert entry["client"] == HOST
     assert (await good.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
-
-
-@played(write_timeout_s=0.05)
-async def test_client_that_does_not_read_is_disconnected(world: GatewayFixture) -> None:
-    client = await world.client()
-    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    with capture_logs() as logs:
-        payload = bytes(20 * 1024 * 1024)
-        client.writer.write(passed_on(1, payload) + passed_on(2, payload))
-        await until(lambda: any("it took none of" in entry.get("why", "") for entry in logs))
 
 
 @played(forwarded=2)
@@ -143,12 +156,12 @@ def test_missing_reply_partition_is_refused(partition: int) -> None:
     options = GatewayOptions(
         ClientConfig("nowhere:1"), TopicLayout.named(), Address(HOST, 0), reply_partition=partition
     )
-    with pytest.raises(NoSuchReplyPartition, match=f"reply partition {partition} is not one of 0 to 15"):
+    with pytest.raises(UserFacingError, match=f"reply partition {partition} is not one of 0 to 15"):
         serving(options).__enter__()
 
 
 @played
-async def test_connections_closed_for_garbage_are_logged_once_a_second(world: GatewayFixture) -> None:
+async def test_connections_closed_for_malformed_data_are_logged_once_a_second(world: GatewayFixture) -> None:
     loop, closed = asyncio.get_running_loop(), 300
     with capture_logs() as logs:
         began_s = loop.time()
@@ -162,3 +175,74 @@ async def test_connections_closed_for_garbage_are_logged_once_a_second(world: Ga
     assert {entry["event"] for entry in logs} == {"a connection was closed"}
     assert len(logs) <= 2 + took_s
     assert "a client id of" in logs[-1]["why"]
+
+
+FIND_COORDINATOR, CONSUMER_GROUP_DESCRIBE = 10, 69
+UNKNOWN_MEMBER_ID = 25
+
+
+def beat(group_id: str = "g") -> dict[str, Any]:
+    return BEAT | {"group_id": group_id}
+
+
+def asked(world: GatewayFixture) -> list[str]:
+    return [type(request).__name__ for request in world.core.asked]
+
+
+async def until_asked(world: GatewayFixture, number: int) -> None:
+    await world.core.wait_for(lambda: len(world.core.asked) >= number)
+
+
+async def nothing_more(world: GatewayFixture, number: int) -> None:
+    """Check that the core has this many requests, and gets no more without further events."""
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert len(world.core.asked) == number
+
+
+async def numbers(client: RawClient, count: int) -> list[int]:
+    """Return the correlation ids of the next answers."""
+    return [int.from_bytes((await client.receive_bytes())[:4], "big") for _ in range(count)]
+
+
+def hold(world: GatewayFixture, group_id: str) -> asyncio.Event:
+    """Hold the coordinator's responses about a group until the event is set."""
+    return world.core.held.setdefault(group_id, asyncio.Event())
+
+
+@played
+async def test_requests_reach_the_coordinator_in_order_despite_topic_lookups(world: GatewayFixture) -> None:
+    """A commit and a fetch look topics up at the broker, a fetch of several groups has several requests."""
+    client = await world.client()
+    held = hold(world, "g")
+    fetched = [{"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}]
+    several = [*fetched, {"group_id": "h", "topics": None}]
+    sent = [
+        await client.send(COMMIT, 9, **commit_fields("", ("orders", 0, 1))),
+        await client.send(HEARTBEAT, 4, **beat()),
+        await client.send(COMMIT, 9, **commit_fields("", ("prices", 0, 2))),
+        await client.send(FIND_COORDINATOR, 4, coordinator_keys=["g"], key_type=0),
+        await client.send(OFFSET_FETCH, 9, groups=fetched),
+        await client.send(HEARTBEAT, 3, **beat()),
+        await client.send(OFFSET_FETCH, 9, groups=several),
+        await client.send(HEARTBEAT, 4, **beat()),
+    ]
+    before = ["OffsetCommit", "Heartbeat", "OffsetCommit", "OffsetFetch", "Heartbeat"]
+    await until_asked(world, len(before) + 2)
+    assert asked(world) == [*before, "OffsetFetch", "OffsetFetch"]
+    await nothing_more(world, len(before) + 2)  # the last heartbeat waits for both groups of the fetch
+    held.set()
+    assert await numbers(client, len(sent)) == sent
+    assert asked(world)[-1] == "Heartbeat"
+
+
+@played
+async def test_malformed_request_closes_the_connection_after_earlier_answers(world: GatewayFixture) -> None:
+    client = await world.client()
+    held = hold(world, "g")
+    sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(3)]
+    await client.send_bytes(framed(bytes.fromhex("000c 0004 00000001 ffff 00 7f")))
+    await until_asked(world, 3)
+    held.set()
+    assert await numbers(client, 3) == sent
+    assert await client.is_closed()

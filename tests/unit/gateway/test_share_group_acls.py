@@ -9,9 +9,8 @@ import pytest
 from gateway.apis.context import CheckedTopics, ShareSession
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.upstream.share_groups import Coordinators
-from tests.harness.gateway import GatewayFixture, Right, topic_id
+from tests.harness.gateway import LIST, GatewayFixture, Right, topic_id
 from tests.harness.gateway import played as any_played
-from tests.harness.gateway_requests import LIST
 from tests.harness.share_frames import (
     ACKNOWLEDGE,
     ALTER_OFFSETS,
@@ -39,11 +38,13 @@ READER = IN_GROUP, ORDERS
 
 
 @played(rights=[(Operation.READ, GROUP, "g"), (Operation.DESCRIBE, GROUP, "g")])
-async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world: GatewayFixture) -> None:
+async def test_share_member_needs_read_on_its_group_and_describe_on_topics(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.answers[HEARTBEAT] = {"error_code": 0, "member_epoch": 1}
     assert error_of(await client.ask(HEARTBEAT, 1, **beat("another"))) == GROUP_DENIED
     assert error_of(await client.ask(HEARTBEAT, 1, **beat(names=["orders"]))) == TOPIC_DENIED
+    session = await client.ask(FETCH, 2, **fetched("orders", group_id="another"))
+    assert session.error_code == GROUP_DENIED
     assert not world.broker.passed
     assert (await client.ask(HEARTBEAT, 1, **beat())).member_epoch == 1
 
@@ -51,14 +52,6 @@ async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world
 def topics_passed(world: GatewayFixture, key: int) -> list[list[UUID]]:
     """Return the topics of each such request that a broker got."""
     return [[topic.topic_id for topic in request.topics] for request in world.broker.requests(key)]
-
-
-@played(rights=READER)
-async def test_a_share_session_needs_read_on_the_group(world: GatewayFixture) -> None:
-    client = await finds_share_groups(world)
-    answer = await client.ask(FETCH, 2, **fetched("orders", group_id="another"))
-    assert answer.error_code == GROUP_DENIED
-    assert not world.broker.passed
 
 
 @pytest.mark.parametrize(("topic", "error"), [("prices", TOPIC_DENIED), ("nothing", UNKNOWN_TOPIC_ID)])
@@ -81,7 +74,7 @@ async def test_partitions_of_an_unreadable_topic_get_the_authorization_error(
 
 
 @played(rights=READER)
-async def test_a_share_session_ends_when_the_acls_deny_a_topic_of_it(world: GatewayFixture) -> None:
+async def test_share_session_ends_when_acls_deny_one_of_its_topics(world: GatewayFixture) -> None:
     """A request names only what is new in its session, and a new session names all."""
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
@@ -95,7 +88,7 @@ async def test_a_share_session_ends_when_the_acls_deny_a_topic_of_it(world: Gate
 
 
 @played(rights=READER)
-async def test_share_session_without_a_denied_topic_ends_when_acls_change(world: GatewayFixture) -> None:
+async def test_share_session_that_omitted_a_denied_topic_ends_when_acls_change(world: GatewayFixture) -> None:
     """The member does not name the topic again by itself."""
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
@@ -213,7 +206,7 @@ def assigned(*topics: str) -> dict[str, Any]:
 
 
 @played(rights=[(Operation.DESCRIBE, GROUP, "g"), (Operation.DESCRIBE, TOPIC, "orders")])
-async def test_description_needs_describe_on_group_and_assigned_topics(world: GatewayFixture) -> None:
+async def test_describing_a_share_group_needs_describe_on_group_and_topics(world: GatewayFixture) -> None:
     """Rows SD1 and SD4. The operations are the client's, not the gateway's."""
     client = await finds_share_groups(world)
     shown = {"group_id": "g", "members": [assigned("orders")], "authorized_operations": set(range(2, 9))}
@@ -244,7 +237,7 @@ def offsets_of(group_id: str, *topics: str) -> dict[str, Any]:
         (Operation.DESCRIBE, TOPIC, "orders"),
     ]
 )
-async def test_offsets_need_describe_on_the_groups_and_the_topics(world: GatewayFixture) -> None:
+async def test_describing_share_offsets_needs_describe_on_groups_and_topics(world: GatewayFixture) -> None:
     """Rows SO3 and SO4: topics that are not named are left out, those that are have an error."""
     client = await finds_share_groups(world)
     topics = "orders", "prices"
@@ -270,7 +263,7 @@ async def test_offsets_need_describe_on_the_groups_and_the_topics(world: Gateway
     ("key", "operation"), [(ALTER_OFFSETS, Operation.READ), (DELETE_OFFSETS, Operation.DELETE)]
 )
 @played(rights=lambda operation: [(operation, GROUP, "g"), (Operation.READ, TOPIC, "orders")])
-async def test_changed_offsets_need_a_right_on_the_group_and_read_on_the_topics(
+async def test_altering_share_offsets_needs_rights_on_the_group_and_its_topics(
     world: GatewayFixture, key: int, operation: Operation
 ) -> None:
     client = await finds_share_groups(world)

@@ -8,9 +8,8 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.upstream.share_groups import Coordinators, ShareGroups
 from gateway.wire import codec
-from tests.harness.gateway import NODE_ID, GatewayFixture, topic_id
+from tests.harness.gateway import DELETE_GROUPS, LIST, NODE_ID, GatewayFixture, stable, topic_id
 from tests.harness.gateway import played as any_played
-from tests.harness.gateway_requests import DELETE_GROUPS, LIST, stable
 from tests.harness.share_frames import (
     ACKNOWLEDGE,
     ALTER_OFFSETS,
@@ -49,7 +48,7 @@ REQUESTS: dict[int, tuple[int, dict[str, Any]]] = {
     ("wanted", "level"), [(Coordinators.OURS, 0), (Coordinators.BROKERS, 0), (Coordinators.OFF, 1)]
 )
 @any_played(share_groups=lambda wanted: wanted)
-async def test_without_share_groups_clients_get_kafkas_refusal(
+async def test_clients_get_kafkas_refusal_while_share_groups_are_off(
     world: GatewayFixture, key: int, level: int, wanted: Coordinators
 ) -> None:
     """Also where the brokers are older than the APIs: a client without them waits for ever."""
@@ -100,7 +99,7 @@ async def test_connection_is_limited_to_one_members_share_session(world: Gateway
 
 @played
 async def test_connection_closes_with_the_brokers_of_its_share_session(world: GatewayFixture) -> None:
-    """The broker has released what the member acquired. Only a new connection tells the member."""
+    """The broker has released the acquired records. The member learns of it only by a new connection."""
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
     await client.ask(FETCH, 2, **fetched("orders"))
@@ -134,7 +133,7 @@ async def test_new_share_session_after_a_broker_failure_omits_deleted_topics(wor
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
 @played
-async def test_moved_leaders_in_responses_have_gateway_addresses(world: GatewayFixture, key: int) -> None:
+async def test_new_leaders_in_share_responses_have_gateway_addresses(world: GatewayFixture, key: int) -> None:
     there = {"node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
     world.broker.answers[key] = {"responses": [], "node_endpoints": [there]}
     client = await finds_share_groups(world)
@@ -177,7 +176,7 @@ async def test_broker_deletes_its_share_groups_and_no_other_groups(world: Gatewa
 
 @played
 async def test_share_group_coordinator_is_found_from_offsets_topic_leaders(world: GatewayFixture) -> None:
-    """The first look makes the topic. The leaders are found anew when a broker is not the coordinator."""
+    """The first query creates the topic. A broker that is not the coordinator causes another query."""
 
     def create(request: Any) -> dict[str, Any]:
         world.broker.topics["__consumer_offsets"] = 4
@@ -187,23 +186,19 @@ async def test_share_group_coordinator_is_found_from_offsets_topic_leaders(world
     known = ShareGroups(world.cluster, Coordinators.BROKERS)
     known.refresh_leaders("g")
     assert known.coordinator_of("g") is None  # the brokers have no share groups
-    known.set_level(1)
+    known.feature_level = 1
     known.refresh_leaders("g")
     await until(lambda: known.coordinator_of("g") == NODE_ID)
-    asked = world.broker.metadata_asked
+    asked = world.broker.metadata_requests
     known.refresh_leaders("g")
     known.expire_leaders()
     known.refresh_leaders("g")
-    await until(lambda: world.broker.metadata_asked == asked + 1)
+    await until(lambda: world.broker.metadata_requests == asked + 1)
     known.close()
 
 
 RESOURCE = {"resource_type": 32, "resource_name": "g"}
 SHARED, OWN = "share.record.lock.duration.ms", "consumer.session.timeout.ms"
-
-
-def settings(*names: str) -> list[dict[str, Any]]:
-    return [{"name": name, "config_operation": 0, "value": "46000"} for name in names]
 
 
 @pytest.mark.parametrize(("names", "passed"), [([SHARED], [SHARED]), ([OWN], []), ([OWN, SHARED], [SHARED])])
@@ -217,7 +212,8 @@ async def test_settings_of_share_groups_reach_the_brokers(
     world.broker.answers[32] = {
         "results": [{**RESOURCE, "configs": [{"name": name, "value": "1"} for name in (SHARED, OWN)]}]
     }
-    (answer,) = (await client.ask(44, 1, resources=[{**RESOURCE, "configs": settings(*names)}])).responses
+    configs = [{"name": name, "config_operation": 0, "value": "46000"} for name in names]
+    (answer,) = (await client.ask(44, 1, resources=[{**RESOURCE, "configs": configs}])).responses
     assert answer.error_code == 0
     reached = [
         config.name

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge: the member id of requests, and what responses tell, whole and in parts."""
+"""ShareFetch and ShareAcknowledge: member ids of requests, and responses read whole and in parts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ ACKNOWLEDGED = st.fixed_dictionaries(
 
 
 class Record(ShareResponseHandler):
-    """Writes down what is read."""
+    """Records the calls of the reader."""
 
     def __init__(self) -> None:
         self.told: Told = []
@@ -70,7 +70,7 @@ def read(header: RequestHeader, message: bytes, ends: Sequence[int] = ()) -> Tol
 
 
 def decoded(header: RequestHeader, message: bytes) -> Told:
-    """Return the same by the codec."""
+    """Return the same content decoded by the codec."""
     answer = codec.decode_response(header.api_key, header.api_version, message)
     is_fetch = header.api_key == FETCH
     lock_ms = answer.acquisition_lock_timeout_ms if is_fetch or header.api_version > 1 else None
@@ -128,6 +128,19 @@ def test_share_response_reader_does_not_buffer_records() -> None:
     for at in range(0, len(message), 1_000):
         response.feed(message[at : at + 1_000])
         assert len(response._buffered) < 20
+
+
+def test_tagged_fields_of_acquired_records_are_skipped() -> None:
+    header = RequestHeader(FETCH, 2, 5, "me", 0)
+    acquired = {"first_offset": 1, "last_offset": 3, "delivery_count": 1}
+    leader = {"leader_id": 1, "leader_epoch": 1}
+    partition = {"partition_index": 0, "current_leader": leader, "acquired_records": [acquired]}
+    topic = {"topic_id": UUID(int=7), "partitions": [partition]}
+    message = codec.encode_response(header, {"responses": [topic]})
+    rest = b"\0\0\1\0"  # tagged fields of the partition and the topic, addresses, tagged fields
+    assert message.endswith(b"\0" + rest)
+    with_tag = message[: -len(rest) - 1] + b"\1\5\2hi" + rest
+    assert read(header, with_tag) == read(header, message)
 
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])

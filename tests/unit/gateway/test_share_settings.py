@@ -13,7 +13,7 @@ from kafka_why.contract.kafka.requests import AlterGroupConfigs
 from tests.harness.gateway import GatewayFixture, RawClient
 from tests.harness.gateway import played as any_played
 from tests.harness.share_frames import finds_share_groups
-from tests.unit.gateway.test_broker_configs import config as of_broker
+from tests.unit.gateway.test_apis import config as of_broker
 
 played = partial(any_played, share_groups=Coordinators.OURS)
 
@@ -28,26 +28,17 @@ TAKEN: Fields = {"responses": [{**OF_GROUP, **NO_ERROR}]}
 ONLY_BROKERS = "The brokers have these settings, the coordinator does not"
 
 
-class Answers(dict[int, Fields]):
-    """Answers of the broker: `before` is called when one to changes is given."""
-
-    def __init__(self, answers: dict[int, Fields], before: Callable[[], None]) -> None:
-        super().__init__(answers)
-        self._before = before
-
-    def __getitem__(self, key: int) -> Fields:
-        if key in (ALTER, INCREMENTAL):
-            self._before()
-        return super().__getitem__(key)
-
-
 async def ready(
-    world: GatewayFixture, answer: Fields = TAKEN, before: Callable[[], None] | None = None
+    world: GatewayFixture, answer: Fields = TAKEN, before: Callable[[], object] = lambda: None
 ) -> RawClient:
-    """Return a client of a gateway whose broker gives this answer to changes."""
+    """Return a client of a gateway whose broker gives this answer to changes. It calls `before` first."""
     client = await finds_share_groups(world)
-    answers = world.broker.answers | {ALTER: answer, INCREMENTAL: answer}
-    world.broker.answers = Answers(answers, before or (lambda: None))
+
+    def take(_: Any) -> Fields:
+        before()
+        return answer
+
+    world.broker.scripts |= {ALTER: take, INCREMENTAL: take}
     return client
 
 
@@ -130,8 +121,7 @@ async def test_sn24_error_reports_that_only_the_brokers_stored_the_settings(worl
     assert error == NOT_AVAILABLE
     assert message is not None and message.startswith(ONLY_BROKERS)
     world.core.away = False
-    world.broker.answers[INCREMENTAL] = TAKEN
-    world.broker.answers = dict(world.broker.answers)
+    world.broker.scripts[INCREMENTAL] = lambda _: TAKEN
     assert await altered(client, session="50000") == (0, None)
     assert asked(world)[-1] == (False, {SESSION: "50000"})
 
@@ -147,7 +137,7 @@ async def test_sn24_validate_only_request_stores_nothing(world: GatewayFixture) 
 
 
 @played()
-async def test_sn24_alter_configs_resets_unnamed_settings_at_both(world: GatewayFixture) -> None:
+async def test_sn24_unnamed_settings_are_reset_at_brokers_and_coordinator(world: GatewayFixture) -> None:
     client = await ready(world)
     assert await altered(client, ALTER, consumers="51000") == (0, None)
     assert reached(world) == [(ALTER, [])]
@@ -159,7 +149,7 @@ async def test_sn24_alter_configs_resets_unnamed_settings_at_both(world: Gateway
 
 @pytest.mark.parametrize("keys", [None, [LOCKS, SESSION, CONSUMERS]])
 @played()
-async def test_sn24_leaders_settings_are_the_brokers(world: GatewayFixture, keys: list[str] | None) -> None:
+async def test_sn24_leader_settings_come_from_brokers(world: GatewayFixture, keys: list[str] | None) -> None:
     client = await ready(world)
     assert await altered(client, session="50000") == (0, None)
     configs = [of_broker(name, "1") for name in (LOCKS, SESSION, DEAD_LETTERS)]

@@ -1,7 +1,6 @@
 """A large request takes the event loop in short steps only, and has the same outcome as a small one."""
 
 import asyncio
-import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -12,22 +11,34 @@ from hypothesis import strategies as st
 from kafka.protocol.api_key import ApiKey
 
 from gateway import apis
-from gateway.apis.slices import Slices, at_once
-from gateway.apis.topics import NamedTopic, Outcomes
+from gateway.apis.slices import Slices, run_at_once
+from gateway.apis.topics import Outcomes, RequestedTopic
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.fairness import CapacityLimiter
-from gateway.running import HELD_MAX_S
+from gateway.running import LONG_STEP_S
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec, offload
-from gateway.wire.framing import RequestHeader, framed, request_header
+from gateway.wire.framing import framed, request_header
 from kafka_why.contract.kafka.requests import Heartbeat, OffsetCommit
 from kafka_why.contract.kafka.responses import PartitionError
 from kafka_why.contract.messages import ErrorCode
 from kafka_why.wire.schema_reader import ELEMENTS_MAX
-from tests.harness.gateway import GatewayFixture, Right, played, topic_id
-from tests.harness.gateway_requests import COMMIT, HEARTBEAT, OFFSET_DELETE, OFFSET_FETCH, outcomes, stable
+from tests.harness.gateway import (
+    COMMIT,
+    HEARTBEAT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    GatewayFixture,
+    Right,
+    outcomes,
+    played,
+    stable,
+    topic_id,
+)
 from tests.harness.share_frames import FETCH as SHARE_FETCH
 from tests.harness.share_frames import finds_share_groups
+from tests.harness.waiting import asynchronous
+from tests.unit.gateway.test_gateway_numbers import use_processor
 
 TXN_COMMIT, METADATA = 28, 3
 MARGIN = 3
@@ -120,45 +131,33 @@ async def longest_turn_s(work: Awaitable[Any]) -> float:
     return longest_s
 
 
-def without_collections(play: Callable[[], None]) -> None:
-    """They would walk the objects of all tests."""
-    gc.collect()
-    gc.disable()
-    try:
-        play()
-    finally:
-        gc.enable()
-
-
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("kind", LARGE)
-def test_a_request_with_many_entries_does_not_hold_the_event_loop(kind: str) -> None:
-    @played
-    async def play(world: GatewayFixture) -> None:
-        client, (api_key, version, body) = await world.client(), large(kind)
-        await client.ask(COMMIT, 8, **commit(("orders", range(1))))  # the broker was asked about the topic
-        frame = framed(codec.encode_request(api_key, version, 1, "me", body))
-        await client.send_bytes(frame)
-        assert await longest_turn_s(client.receive_bytes()) <= MARGIN * HELD_MAX_S
-
-    without_collections(play)
+@played
+async def test_request_with_many_entries_does_not_block_the_event_loop(
+    world: GatewayFixture, kind: str
+) -> None:
+    client, (api_key, version, body) = await world.client(), large(kind)
+    await client.ask(COMMIT, 8, **commit(("orders", range(1))))  # the broker was asked about the topic
+    await client.send_bytes(framed(codec.encode_request(api_key, version, 1, "me", body)))
+    assert await longest_turn_s(client.receive_bytes()) <= MARGIN * LONG_STEP_S
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize(
     ("kind", "topics"),
     [("ListOffsets", ["prices"]), ("Fetch", ["orders", "prices"]), ("ShareFetch", ["orders", "prices"])],
 )
-def test_refusing_many_partitions_does_not_hold_the_event_loop(kind: str, topics: list[str]) -> None:
+@played(rights=READER, share_groups=Coordinators.BROKERS)
+async def test_refusing_many_partitions_does_not_block_the_event_loop(
+    world: GatewayFixture, kind: str, topics: list[str]
+) -> None:
     """Those of prices are. With orders beside it the broker is asked, and its response changed."""
-
-    @played(rights=READER, share_groups=Coordinators.BROKERS)
-    async def play(world: GatewayFixture) -> None:
-        client = await finds_share_groups(world)
-        api_key, version, body = refused(topics)[kind]
-        world.broker.answers[api_key] = {"topics": []} if kind == "ListOffsets" else {"error_code": 0}
-        await client.send_bytes(framed(codec.encode_request(api_key, version, 1, "me", body)))
-        assert await longest_turn_s(client.receive_bytes()) <= MARGIN * HELD_MAX_S
-
-    without_collections(play)
+    client = await finds_share_groups(world)
+    api_key, version, body = refused(topics)[kind]
+    world.broker.answers[api_key] = {"topics": []} if kind == "ListOffsets" else {"error_code": 0}
+    await client.send_bytes(framed(codec.encode_request(api_key, version, 1, "me", body)))
+    assert await longest_turn_s(client.receive_bytes()) <= MARGIN * LONG_STEP_S
 
 
 @played
@@ -200,32 +199,18 @@ async def test_requests_pipelined_after_a_large_one_start_after_it(world: Gatewa
     assert [len(one.topics[0].partitions) for one in (first, third)] == [5_000, 1]
 
 
-def run(slices: Callable[[CapacityLimiter], Awaitable[Any]]) -> Any:
-    async def play() -> Any:
-        return await slices(CapacityLimiter(1))
-
-    return asyncio.run(play())
-
-
-def test_each_loop_iteration_runs_one_slice_whatever_the_number_of_requests() -> None:
-    def used(seconds: float) -> None:
-        until_s = time.thread_time() + seconds
-        while time.thread_time() < until_s:
-            pass
-
+@asynchronous
+async def test_each_loop_iteration_runs_one_slice_whatever_the_number_of_requests() -> None:
     def steps() -> Iterator[None]:
         for _ in range(10):
-            used(0.003)
+            use_processor(0.003)
             yield
 
-    async def play(turns: CapacityLimiter) -> float:
-        # The first slices are all in one turn.
-        slices = [Slices(turns) for _ in range(20)]
-        tasks = [asyncio.ensure_future(one.run(steps())) for one in slices]
-        await asyncio.sleep(0)
-        return await longest_turn_s(asyncio.wait(tasks))
-
-    assert run(play) < 0.003 * 5
+    # The first slices are all in one turn.
+    turns = CapacityLimiter(1)
+    tasks = [asyncio.ensure_future(Slices(turns).run(steps())) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert await longest_turn_s(asyncio.wait(tasks)) < 0.003 * 5
 
 
 decided = st.lists(
@@ -238,26 +223,27 @@ decided = st.lists(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 9))), decided)
-def test_sliced_authorization_equals_that_in_one_go(
+@asynchronous
+async def test_authorization_in_slices_gives_the_same_result(
     refused: list[tuple[str, int]], answered: list[tuple[str, list[PartitionError]]]
 ) -> None:
     def begun() -> Outcomes:
         made = Outcomes()
         for name, partition in refused:
-            made.add_all(NamedTopic(name, None, None), [partition], ErrorCode.INVALID_REQUEST)
+            made.add_all(RequestedTopic(name, None, None), [partition], ErrorCode.INVALID_REQUEST)
         return made
 
-    topics = [(NamedTopic(name, None, None), errors) for name, errors in answered]
+    topics = [(RequestedTopic(name, None, None), errors) for name, errors in answered]
     whole, sliced = begun(), begun()
-    at_once(whole.merge(topics))
-    run(lambda turns: Slices(turns).run(sliced.merge(topics)))
-    assert sliced.fields() == whole.fields()
+    run_at_once(whole.merge(topics))
+    await Slices(CapacityLimiter(1)).run(sliced.merge(topics))
+    assert sliced.topics == whole.topics
     asked = len(refused) + sum(len(errors) for _, errors in answered)
-    assert sum(len(topic["partitions"]) for topic in whole.fields()) == asked
+    assert sum(len(topic["partitions"]) for topic in whole.topics) == asked
 
 
 @pytest.mark.parametrize("topics", [[("orders", range(3_000))], [(name, range(1)) for name in names(1_500)]])
-def test_decoding_with_pauses_gives_the_same_request(topics: list[tuple[str, range]]) -> None:
+def test_decoding_in_slices_gives_the_same_request(topics: list[tuple[str, range]]) -> None:
     message = codec.encode_request(COMMIT, 8, 1, "me", commit(*topics))
     header, pauses = request_header(message), list[None]()
     decode = apis.SERVED[header.api_key].decode
@@ -275,24 +261,7 @@ def test_gateways_metadata_request_equals_that_of_the_general_codec(topics: Any)
         assert codec.encode_frequent(METADATA, 12, 7, "gateway", body) == general
 
 
-def test_metadata_response_is_decoded_as_by_the_general_codec() -> None:
-    partitions = [{"partition_index": n, "leader_id": 5, "replica_nodes": [5, 6]} for n in range(3)]
-    body = {
-        "brokers": [{"node_id": 5, "host": "h", "port": 9092}],
-        "topics": [
-            {"name": "a", "topic_id": topic_id("a"), "partitions": partitions, "is_internal": True},
-            {"name": "no", "error_code": 3, "partitions": []},
-        ],
-    }
-    response = codec.encode_response(RequestHeader(METADATA, 12, 7, None, 0), body)
-    general, read = (f(METADATA, 12, response) for f in (codec.decode_response, codec.decode_frequent))
-    for found in (general, read):
-        assert [(b.node_id, b.host, b.port) for b in found.brokers] == [(5, "h", 9092)]
-        topics = [(t.error_code, t.name, t.topic_id, len(t.partitions), t.is_internal) for t in found.topics]
-        assert topics == [(0, "a", topic_id("a"), 3, True), (3, "no", None, 0, False)]
-
-
-def test_entries_of_a_response_count_towards_its_length() -> None:
+def test_entries_of_a_response_decide_if_it_counts_as_long() -> None:
     half = offload.LONG // 2
     flat = {"topics": [{"partitions": [{"p": n} for n in range(offload.LONG - 1)]}]}
     deep = {"topics": [{"partitions": [{"p": n} for n in range(half)]} for _ in range(3)]}

@@ -7,12 +7,17 @@ from uuid import UUID, uuid4
 
 import pytest
 from kafka.protocol.api_key import ApiKey
+from structlog.testing import capture_logs
 
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.telemetry.service import MAX_BYTES, METRICS
+from gateway.telemetry.service import MAX_BYTES, METRICS, TelemetryWriter
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.otlp import pushed
+from tests.harness.waiting import asynchronous
 
 GET, PUSH = ApiKey.GetTelemetrySubscriptions, ApiKey.PushTelemetry
 LONG_MS = 3_600_000
@@ -165,3 +170,31 @@ async def test_push_about_a_group_without_read_permission_is_not_recorded(world:
         payload = pushed({**ME, "group_id": group_id}, {LAST_POLL: 1.0})
         assert await push(client, await subscribed(client), metrics=payload) == NONE
     assert [record.group_id for record in world.evidence.records] == ["mine"]
+
+
+BOUND = 10_000
+SAID = MemberTelemetry(
+    version=1,
+    group_id="g",
+    member_id="m",
+    client_instance_id="i",
+    client_id="me",
+    client_host="/127.0.0.1",
+    principal="User:ANONYMOUS",
+    push_interval_ms=60_000,
+    metrics={LAST_POLL: 1.0},
+)
+
+
+@asynchronous
+async def test_unsent_telemetry_over_the_queue_limit_is_dropped() -> None:
+    producer = kafka_clients.telemetry_producer(ClientConfig("127.0.0.1:1"))
+    writer = TelemetryWriter(lambda: producer, TopicLayout.named())
+    with capture_logs() as logs:
+        for _ in range(BOUND + 2):
+            writer.write(SAID)
+        assert len(producer) == BOUND
+        assert [line["records"] for line in logs] == [1], "and the second one in the line a second later"
+        producer.purge()
+        writer.close()
+    assert len(producer) == 0

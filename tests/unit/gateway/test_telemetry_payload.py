@@ -1,4 +1,4 @@
-"""What is read of a push: every compression of Kafka's clients, and nothing beyond the bounds."""
+"""The decoding of telemetry pushes: every compression of Kafka's clients, within the limits."""
 
 import base64
 import json
@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from gateway.telemetry.otlp import (
     ACCEPTED,
-    FIELDS_MAX,
+    PARTS_MAX,
     CompressionType,
     Decompressor,
     PayloadError,
     ResourceMetrics,
     read_metrics,
 )
-from gateway.telemetry.service import MAX_BYTES, PREFIX, Pusher, record_of
+from gateway.telemetry.service import MAX_BYTES, PREFIX, record_of
 from kafka_why.contract.codec import encode
+from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.telemetry import LAST_POLL, POLL_IDLE_RATIO, MemberTelemetry, decode_telemetry
 from tests.harness.otlp import metric, part, pushed, resource_metrics, tag, text
 
@@ -31,7 +32,11 @@ KAFKAS = json.loads(Path(__file__).parents[2].joinpath("data/telemetry_kafka_4_4
 ME = {"group_id": "orders", "group_instance_id": "worker-2", "group_member_id": "worker-2-1"}
 BOMB_BYTES = 64 * 1024 * 1024
 POOL_MAX_BYTES = 2 * 1024 * 1024  # pyarrow reads 1 MiB at a time
-PUSHER = Pusher(
+PUSH = MemberTelemetry(
+    version=RECORD_VERSION,
+    group_id="",
+    member_id="",
+    metrics={},
     client_instance_id="i",
     client_id="c",
     client_host="/h",
@@ -47,7 +52,7 @@ def decompressor() -> Decompressor:
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_payloads_of_kafkas_clients_are_read(decompressor: Decompressor, kind: CompressionType) -> None:
+def test_telemetry_of_kafkas_clients_is_decoded(decompressor: Decompressor, kind: CompressionType) -> None:
     payload = base64.b64decode(KAFKAS[kind.name.lower()])
     found = read_metrics(decompressor.decompress(payload, kind))
     assert [resource.attributes for resource in found] == [ME] * 3
@@ -57,7 +62,7 @@ def test_payloads_of_kafkas_clients_are_read(decompressor: Decompressor, kind: C
         PREFIX + POLL_IDLE_RATIO,
         f"{PREFIX}consumer.time.between.poll.max",
     }
-    record = record_of(found, PUSHER)
+    record = record_of(found, PUSH)
     assert record is not None
     assert record.metrics == {LAST_POLL: 302.0, POLL_IDLE_RATIO: 0.25}, "NaN is an average of nothing"
 
@@ -65,7 +70,7 @@ def test_payloads_of_kafkas_clients_are_read(decompressor: Decompressor, kind: C
 def test_raw_snappy_of_librdkafka_is_read(decompressor: Decompressor) -> None:
     plain = pushed({"group_id": "g", "member_id": "m"}, {POLL_IDLE_RATIO: 0.5})
     block = pyarrow.Codec("snappy").compress(plain).to_pybytes()
-    record = record_of(read_metrics(decompressor.decompress(block, CompressionType.SNAPPY)), PUSHER)
+    record = record_of(read_metrics(decompressor.decompress(block, CompressionType.SNAPPY)), PUSH)
     assert record is not None
     assert (record.group_id, record.member_id) == ("g", "m")
 
@@ -98,7 +103,7 @@ def test_decompression_bomb_stays_within_the_limit(decompressor: Decompressor, k
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_payload_at_the_size_limit_is_read_and_one_byte_more_is_refused(
+def test_telemetry_payload_is_read_up_to_exactly_the_size_limit(
     decompressor: Decompressor, kind: CompressionType
 ) -> None:
     def make(plain: bytes) -> bytes:
@@ -141,7 +146,7 @@ def test_more_blocks_than_snappy_java_writes_are_refused(decompressor: Decompres
         decompressor.decompress(in_blocks(*[block] * 9_000), CompressionType.SNAPPY)
 
 
-def test_unknown_fields_are_skipped_and_a_sum_is_read() -> None:
+def test_unknown_fields_of_metrics_data_are_skipped() -> None:
     unknown = tag(99, 0) + b"\x7f" + tag(98, 1) + bytes(8) + tag(97, 5) + bytes(4) + part(96, b"\xff")
     scope = part(2, metric("a", 3, kind=7) + unknown) + unknown
     payload = unknown + part(
@@ -151,25 +156,39 @@ def test_unknown_fields_are_skipped_and_a_sum_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "why"),
+    "payload",
     [
-        (tag(1, 0) + b"\1", "wire type 0"),  # a message that is a number
-        (tag(1, 3), "wire type 3"),  # a group
-        (tag(0, 2) + b"\0", "number 0"),
-        (tag(1, 2) + b"\5\0", "longer than its message"),
-        (part(1, tag(2, 2) + b"\5\0"), "longer than its message"),
-        (b"\x80" * 11, "more than 10 bytes"),
-        (tag(1, 2), "ends too early"),
-        (resource_metrics({}, [text(1, "a") + part(5, part(1, tag(4, 0) + b"\1"))]), "wire type 0"),
-        (part(1, part(1, part(1, part(1, b"\xff")))), "UTF-8"),
-        ((tag(9, 0) + b"\1") * (FIELDS_MAX + 1), "fields"),
-        (part(1, b"") * (FIELDS_MAX + 1), "fields"),
-        (part(1, (tag(9, 0) + b"\1") * FIELDS_MAX), "fields"),
+        tag(0, 2) + b"\0",  # no field has this number
+        tag(1, 2) + b"\5\0",  # a field that is longer than its message
+        part(1, tag(2, 2) + b"\5\0"),
+        b"\x80" * 11,
+        tag(1, 2),
+        part(1, part(1, part(1, part(1, b"\xff")))),  # a text that is not UTF-8
     ],
 )
-def test_malformed_metrics_data_is_refused(payload: bytes, why: str) -> None:
-    with pytest.raises(PayloadError, match=why):
+def test_malformed_metrics_data_is_refused(payload: bytes) -> None:
+    with pytest.raises(PayloadError, match="not a MetricsData"):
         read_metrics(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        part(1, b"") * (PARTS_MAX + 1),
+        part(1, part(2, b"") * PARTS_MAX),
+        part(1, part(1, part(1, b"") * PARTS_MAX)),
+        resource_metrics({}, [metric("a", 1.0)] * (PARTS_MAX - 1)),
+    ],
+    ids=["resources", "scopes", "attributes", "metrics"],
+)
+def test_metrics_data_with_too_many_parts_is_refused(payload: bytes) -> None:
+    with pytest.raises(PayloadError, match="more than 1000 resources"):
+        read_metrics(payload)
+
+
+def test_metrics_data_with_the_maximum_number_of_parts_is_read() -> None:
+    metrics = [metric(str(number), number) for number in range(PARTS_MAX - 2)]
+    assert len(read_metrics(resource_metrics({}, metrics))[0].values) == PARTS_MAX - 2
 
 
 @given(st.binary(max_size=200))
@@ -183,13 +202,15 @@ def test_damaged_payload_does_not_break_the_metrics_reader(data: st.DataObject) 
     for at in data.draw(st.lists(st.integers(0, len(payload) - 1), min_size=1, max_size=4)):
         payload[at] = data.draw(st.integers(0, 255))
     whole = bytes(payload[: data.draw(st.integers(0, len(payload)))])
-    record = _read(lambda: record_of(read_metrics(whole), PUSHER))
+    record = _read(lambda: record_of(read_metrics(whole), PUSH))
     if record is not None:
-        assert decode_telemetry(encode(record)) == record, "every record can be written and read"
+        assert decode_telemetry(encode(record), MemberTelemetry) == record, (
+            "every record can be written and read"
+        )
 
 
 @given(st.sampled_from(ACCEPTED), st.binary(max_size=100), st.data())
-def test_random_stream_does_not_break_the_decompressor(
+def test_random_compressed_data_does_not_break_the_decompressor(
     decompressor: Decompressor, kind: CompressionType, noise: bytes, data: st.DataObject
 ) -> None:
     stream = bytearray(base64.b64decode(KAFKAS[kind.name.lower()]))
@@ -208,18 +229,18 @@ def _read(read: Callable[[], Any]) -> Any:
 
 
 def test_telemetry_record_of_a_later_version_is_refused() -> None:
-    record = record_of(read_metrics(pushed(ME, {LAST_POLL: 1.0})), PUSHER)
+    record = record_of(read_metrics(pushed(ME, {LAST_POLL: 1.0})), PUSH)
     assert record is not None
-    assert decode_telemetry(encode(record)) == record
+    assert decode_telemetry(encode(record), MemberTelemetry) == record
     later = encode(record).replace(b'"version":1', b'"version":2')
-    assert decode_telemetry(later) is None
-    assert decode_telemetry(b"{}") is None
+    assert decode_telemetry(later, MemberTelemetry) is None
+    assert decode_telemetry(b"{}", MemberTelemetry) is None
     assert isinstance(record, MemberTelemetry)
 
 
 @given(st.floats(), st.floats())
-def test_only_numeric_metrics_are_read(last_poll: float, idle: float) -> None:
-    record = record_of(read_metrics(pushed(ME, {LAST_POLL: last_poll, POLL_IDLE_RATIO: idle})), PUSHER)
+def test_only_numeric_client_metrics_are_read(last_poll: float, idle: float) -> None:
+    record = record_of(read_metrics(pushed(ME, {LAST_POLL: last_poll, POLL_IDLE_RATIO: idle})), PUSH)
     said = {LAST_POLL: last_poll, POLL_IDLE_RATIO: idle}
     kept = {name: value for name, value in said.items() if 0 <= value < float("inf")}
     assert (None if record is None else record.metrics) == (kept or None)

@@ -1,4 +1,5 @@
 """AddOffsetsToTxn and TxnOffsetCommit over the core and scripted brokers: rows TG1 to TG11.
+
 The conformance scripts have what a real broker answers, here it is what is hard to bring about.
 """
 
@@ -11,11 +12,11 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import transactions
+from gateway.upstream.transactions import OwnRequests, Transactions
 from gateway.wire import codec
 from kafka_why.contract.kafka.requests import TxnOffsetCommit
 from kafka_why.contract.layout import TopicLayout
-from tests.harness.gateway import NODE_ID, GatewayFixture, RawClient, played, topic_id
-from tests.harness.gateway_requests import outcomes
+from tests.harness.gateway import NODE_ID, GatewayFixture, RawClient, outcomes, played, topic_id
 from tests.harness.waiting import until
 
 MARKERS = TopicLayout.named().txn_markers_topic
@@ -114,7 +115,7 @@ async def add_offsets(client: RawClient, version: int) -> int:
 
 
 @played
-async def test_tg1_the_partition_of_markers_is_added_to_the_transaction(world: GatewayFixture) -> None:
+async def test_tg1_marker_partition_is_added_to_the_transaction(world: GatewayFixture) -> None:
     """By a request of the client's own version, up to the last one for clients, to this listener's broker."""
     brokers = Brokers().on(world)
     client = await world.client(await world.broker_port())
@@ -215,45 +216,43 @@ async def test_tg7_end_offset_is_queried_until_the_leader_knows_it(world: Gatewa
     assert brokers.asked.count(ApiKey.ListOffsets) == 3
 
 
-@dataclass(frozen=True)
-class NotOpen:
-    """A transaction that is not open for the producer, and the errors by version."""
-
-    what: str
-    brokers: Callable[[], Brokers]
-    told: tuple[int, int, int, int, int, int]
-
-
 OVER = (48, 48, 48, 48, 120, 47)
-NOT_OPEN = [
-    NotOpen("commits", lambda: Brokers(state="PrepareCommit", producer=(4001, 8)), (51,) * 6),
-    NotOpen("aborts", lambda: Brokers(state="PrepareAbort"), (51,) * 6),
-    NotOpen("other epoch", lambda: Brokers(producer=(4001, 8)), (47,) * 6),
-    NotOpen("other producer", lambda: Brokers(producer=(4002, 7)), (49,) * 6),
-    NotOpen("no producer", lambda: Brokers(producer=(-1, -1), state="Empty", partitions=()), (49,) * 6),
-    NotOpen("unknown", lambda: Brokers(describes=[105]), (49,) * 6),
-    NotOpen("not allowed", lambda: Brokers(describes=[53]), (53,) * 6),
-    NotOpen("coordinator not allowed", lambda: Brokers(finds=[53]), (53,) * 6),
-    NotOpen("committed", lambda: Brokers(state="CompleteCommit", partitions=()), OVER),
-    NotOpen("aborted", lambda: Brokers(state="CompleteAbort", partitions=()), OVER),
-    NotOpen("empty", lambda: Brokers(state="Empty", partitions=()), OVER),
-    NotOpen("without our partition", lambda: Brokers(partitions=(1,)), OVER),
-]
 
 
-@pytest.mark.parametrize("case", NOT_OPEN, ids=lambda case: case.what)
+@pytest.mark.parametrize(
+    ("brokers", "told"),
+    [
+        pytest.param(lambda: Brokers(state="PrepareCommit", producer=(4001, 8)), (51,) * 6, id="commits"),
+        pytest.param(lambda: Brokers(state="PrepareAbort"), (51,) * 6, id="aborts"),
+        pytest.param(lambda: Brokers(producer=(4001, 8)), (47,) * 6, id="other epoch"),
+        pytest.param(lambda: Brokers(producer=(4002, 7)), (49,) * 6, id="other producer"),
+        pytest.param(
+            lambda: Brokers(producer=(-1, -1), state="Empty", partitions=()), (49,) * 6, id="no producer"
+        ),
+        pytest.param(lambda: Brokers(describes=[105]), (49,) * 6, id="unknown"),
+        pytest.param(lambda: Brokers(describes=[53]), (53,) * 6, id="not allowed"),
+        pytest.param(lambda: Brokers(finds=[53]), (53,) * 6, id="coordinator not allowed"),
+        pytest.param(lambda: Brokers(state="CompleteCommit", partitions=()), OVER, id="committed"),
+        pytest.param(lambda: Brokers(state="CompleteAbort", partitions=()), OVER, id="aborted"),
+        pytest.param(lambda: Brokers(state="Empty", partitions=()), OVER, id="empty"),
+        pytest.param(lambda: Brokers(partitions=(1,)), OVER, id="without our partition"),
+    ],
+)
 @played
-async def test_tg8_a_transaction_that_is_not_open_is_refused(world: GatewayFixture, case: NotOpen) -> None:
-    case.brokers().on(world)
-    told = [await commit(world, version) for version in VERSIONS]
-    assert told == [[("orders", 0, code)] for code in case.told]
+async def test_tg8_a_transaction_that_is_not_open_is_refused(
+    world: GatewayFixture, brokers: Callable[[], Brokers], told: tuple[int, ...]
+) -> None:
+    """With the error of each version."""
+    brokers().on(world)
+    found = [await commit(world, version) for version in VERSIONS]
+    assert found == [[("orders", 0, code)] for code in told]
     assert world.core.asked == []
 
 
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("version", VERSIONS)
 @played
-async def test_tg9_unresponsive_brokers_fail_commits_retriably(world: GatewayFixture, version: int) -> None:
+async def test_tg9_silent_brokers_make_commits_fail_retriably(world: GatewayFixture, version: int) -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, which versions 0 and 1 do not know."""
     Brokers(finds=[15]).on(world)
     told = await commit(world, version)
@@ -293,3 +292,58 @@ async def test_tg10_request_of_a_disconnected_client_is_dropped(world: GatewayFi
     brokers.finds = [15, 15, 15, 0]
     await commit(world, 3)
     assert brokers.asked.count(ApiKey.DescribeTransactions) == len(world.core.asked) == 1
+
+
+@pytest.mark.parametrize(("length", "finds"), [(250, 1), (251, 2)])
+@played
+async def test_tg8_coordinator_of_a_long_transactional_id_is_not_cached(
+    world: GatewayFixture, length: int, finds: int
+) -> None:
+    """Thousands of ids of 32 KiB would otherwise stay in memory."""
+    named, found = "t" * length, []
+
+    def find(request: Any) -> codec.Fields:
+        found.append(request.key)
+        return {"error_code": 0, "node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
+
+    state = {"error_code": 0, "transactional_id": named, "transaction_state": "Ongoing", "topics": []}
+    world.broker.scripts[ApiKey.FindCoordinator] = find
+    world.broker.answers[ApiKey.DescribeTransactions] = {"transaction_states": [state]}
+    asked = Transactions(world.cluster, TopicLayout.named())
+    try:
+        for _ in range(2):
+            assert (await asked.describe(named)).transactional_id == named
+    finally:
+        asked.close()
+    assert found == [named] * finds
+
+
+@played
+async def test_tg7_end_offset_belongs_to_the_topic_id_returned_with_it(
+    world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the answer with the end is under way, the topic is recreated and another request looks it up."""
+    real, made_again_id = OwnRequests.ask, topic_id("made again")
+    ends = {topic_id(MARKERS): X, made_again_id: 3}
+    world.broker.topics[MARKERS] = 1
+    world.broker.ids[MARKERS] = topic_id(MARKERS)
+
+    def end(_: Any) -> codec.Fields:
+        found = {"partition_index": 0, "error_code": 0, "offset": ends[world.broker.ids[MARKERS]]}
+        return {"topics": [{"name": MARKERS, "partitions": [found]}]}
+
+    async def ask(own: OwnRequests, node_id: int | None, api_key: int, *more: Any) -> Any:
+        answer = await real(own, node_id, api_key, *more)
+        if api_key == ApiKey.ListOffsets and world.broker.ids[MARKERS] != made_again_id:
+            world.broker.ids[MARKERS] = made_again_id
+            asked.forget_topic()
+            assert await asked.markers_end(0) == (made_again_id, 3)
+        return answer
+
+    world.broker.scripts[ApiKey.ListOffsets] = end
+    monkeypatch.setattr(OwnRequests, "ask", ask)
+    asked = Transactions(world.cluster, TopicLayout.named())
+    try:
+        assert await asked.markers_end(0) == (made_again_id, 3)
+    finally:
+        asked.close()

@@ -89,7 +89,7 @@ REFUSED = {
     ),
     "a token endpoint with a user": (
         f"{_SASL}sasl.mechanism=OAUTHBEARER\nsasl.oauthbearer.token.endpoint.url=https://me:{CLIENT}@sso.example\n",
-        "sasl.oauthbearer.token.endpoint.url is not a URL with http, https or file, and without a user",
+        "sasl.oauthbearer.token.endpoint.url is not a URL with http, https or file, or it has a user",
     ),
     "servers with a user": (
         f"bootstrap.servers=https://me:{CLIENT}@kafka-1.example:9093\n",

@@ -18,7 +18,7 @@ from kafka_why.assign.model import (
     recorded_group,
 )
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.why.rebalances import rebalances
+from kafka_why.why.report import analyze
 from kafka_why.wording import Names
 from tests.unit.kafka_why.page_facts import played
 
@@ -120,13 +120,12 @@ TWO_WORKERS = (
     "sync b",
 )
 A_DIES = ("at 11s", "heartbeat b", "at 13s", "join b id=@b topics=orders,payments session=30s", "at 14s")
-B_ALONE = ("sync b assign=@b:orders-0+orders-1+orders-2+payments-0",)
 
 
 def recorded(*commands: str, number: int = -1) -> Recorded:
     """Return the group of the last rebalance, or of another, with short names for its members."""
     entries = played(*commands)
-    found = recorded_group(entries, rebalances(entries)[number])
+    found = recorded_group(entries, analyze(entries).rebalances[number])
     names = Names([*found.group.members, *(found.group.current or {})])
     members = {names.of(m): member for m, member in found.group.members.items()}
     current = {names.of(m): held for m, held in (found.group.current or {}).items()}
@@ -148,7 +147,7 @@ def test_members_have_their_subscriptions_and_previous_partitions() -> None:
 
 def test_member_that_left_in_the_rebalance_is_included_and_reported() -> None:
     """So that its partitions have a last owner: their moves are necessary."""
-    found = recorded(*TWO_WORKERS, *A_DIES, *B_ALONE)
+    found = recorded(*TWO_WORKERS, *A_DIES, "sync b assign=@b:orders-0+orders-1+orders-2+payments-0")
     assert found.gone == ["a"]
     assert found.group.members.keys() == {"a", "b"}
     assert found.group.current is not None
@@ -166,7 +165,9 @@ def test_member_that_left_in_the_rebalance_is_included_and_reported() -> None:
         (("topics orders=3", "A e0 names[orders]", "at 1s", "B e0 names[orders]"), "--from-group"),
     ],
 )
-def test_rebalance_that_tells_too_little_is_an_input_error(commands: tuple[str, ...], message: str) -> None:
+def test_rebalance_without_enough_recorded_data_is_an_input_error(
+    commands: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         recorded(*commands)
 

@@ -13,6 +13,7 @@ from kafka_why.broker_log.events import events_in
 from kafka_why.broker_log.group import entries_of
 from kafka_why.broker_log.lines import MAX_LINE_BYTES, parse_line
 from kafka_why.broker_log.merge import Merged, merge
+from kafka_why.cli import main
 from kafka_why.cli.why import why
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.why.broker_logs import read_broker_logs
@@ -85,7 +86,7 @@ def test_member_message_of_the_broker_log_is_parsed(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("frame", ["(__consumer_offsets-7) (reason: {})", "(reason: {})."])
-def test_reason_of_a_rebalance_is_read(
+def test_rebalance_reason_is_read_from_a_broker_log_line(
     frame: str, reason: str, causes: list[tuple[EntryType, str]], words: str | None, client: str | None
 ) -> None:
     begins = f"Preparing to rebalance group {G} in state PreparingRebalance with old generation 4 "
@@ -115,7 +116,7 @@ BARE = f"[2024-05-01 14:00:00,123] INFO {MESSAGE} ({LOGGER})"
         (json.dumps({"message": BARE, "timestamp": AT_MS + 7}), 7, True),
     ],
 )  # fmt: skip
-def test_line_is_read_in_every_layout(line: str, ms: int, has_zone: bool) -> None:
+def test_broker_log_line_is_read_in_every_layout(line: str, ms: int, has_zone: bool) -> None:
     """The broker's local time is 2 h ahead of UTC."""
     read = parse_line(
         line.encode() + b"\r\n",
@@ -160,10 +161,7 @@ def of_scala() -> list[str]:
     ]  # fmt: skip
 
 
-SCALA_CAUSES = ["member joined", "member joined", "session timeout", "member left"]
-
-
-def test_classic_group_is_explained_by_the_log_alone(tmp_path: Path) -> None:
+def test_classic_group_is_explained_by_the_broker_log_alone(tmp_path: Path) -> None:
     log = in_file(tmp_path, of_scala(), SCALA)
     (tmp_path / "old.log.gz").write_bytes(gzip.compress(Path(log).read_bytes()))
     told = invoke(
@@ -171,7 +169,9 @@ def test_classic_group_is_explained_by_the_log_alone(tmp_path: Path) -> None:
     )
     report = json.loads(told.stdout)
     rebalances = report["rebalances"]
-    assert [r["cause"]["kind"] for r in rebalances] == SCALA_CAUSES
+    assert [r["cause"]["kind"] for r in rebalances] == [
+        *("member joined", "member joined", "session timeout", "member left")
+    ]
     assert [r["cause"]["member_ids"] for r in rebalances] == [["a-1"], ["b-1"], ["b-1"], ["a-1"]]
     assert [r["began_ms"] - AT_MS for r in rebalances] == [0, 4_000, 9_000, 13_000]
     assert rebalances[1]["members"] == ["a-1", "b-1", "c-1"], "the count shows that the new id joined"
@@ -184,13 +184,13 @@ def test_classic_group_is_explained_by_the_log_alone(tmp_path: Path) -> None:
     assert "times in the log have no time zone: assumed to be this machine's" in text
 
 
-def test_members_that_no_line_names_are_counted(tmp_path: Path) -> None:
+def test_members_without_a_broker_log_line_are_counted(tmp_path: Path) -> None:
     later = [*of_scala()[8:10], "Stabilized group g generation 3 (__consumer_offsets-7) with 5 members"]
     told = invoke(why, ["g", "--broker-log", in_file(tmp_path, later, SCALA)])
     assert "generation 3, 5 members" in told.stdout.splitlines()[0]
 
 
-def test_epochs_without_lines_of_their_own_are_found(tmp_path: Path) -> None:
+def test_broker_log_shows_epochs_that_no_line_announces(tmp_path: Path) -> None:
     lines = [
         "[GroupId g] Member a joins the share group using the share protocol.",
         "[GroupId g] Member a updated its subscribed topics to: [t].",
@@ -220,7 +220,7 @@ def test_epochs_without_lines_of_their_own_are_found(tmp_path: Path) -> None:
     assert (report["state"], report["members"], report["group_type"]) == ("Empty", [], "share")
 
 
-def test_groups_of_several_logs_are_listed_with_their_causes(tmp_path: Path) -> None:
+def test_groups_of_several_broker_logs_are_listed_with_causes(tmp_path: Path) -> None:
     logs = [
         in_file(tmp_path, of_scala(), SCALA),
         in_file(tmp_path, ["x", "[GroupId e] Bumped group epoch to 2."], JAVA, "2.log"),
@@ -236,11 +236,11 @@ def test_groups_of_several_logs_are_listed_with_their_causes(tmp_path: Path) -> 
     ]
     assert "2 x member joined, 1 x session timeout, 1 x member left" in told.stdout
     assert "2 lines of group coordinators cannot be parsed and were skipped" in told.stderr
-    unknown = invoke(why, ["f", "--broker-log", logs[0]])
+    unknown = invoke(main, ["why", "f", "--broker-log", logs[0]])
     assert (unknown.exit_code, "no line about a rebalance of group f" in unknown.stderr) == (1, True)
 
 
-def test_lines_of_any_length_are_read_in_bounded_memory(tmp_path: Path) -> None:
+def test_broker_log_lines_of_any_length_are_read_in_bounded_memory(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_bytes(
         b"x" * (3 * MAX_LINE_BYTES) + b"\n" + Path(in_file(tmp_path, of_scala(), SCALA, "s")).read_bytes()
@@ -277,8 +277,8 @@ def test_broker_log_adds_causes_that_the_records_lack(tmp_path: Path) -> None:
     assert both.notes == ["the broker log explains 4 of 4 changes in the records"]
 
 
-def test_last_commit_of_a_removed_member_is_kept_beside_the_brokers_reason(tmp_path: Path) -> None:
-    """It is said for the time at which the broker removed the member, also in the report."""
+def test_removed_member_shows_its_last_commit_and_the_brokers_reason(tmp_path: Path) -> None:
+    """The commit's age is given for the time at which the broker removed the member, also in the report."""
     logs = read_broker_logs([in_file(tmp_path, of_scala(), SCALA)], "g", UTC)
     committed_ms = AT_MS + 7_500
     both = merge(
@@ -302,14 +302,14 @@ def test_last_commit_of_a_removed_member_is_kept_beside_the_brokers_reason(tmp_p
         (("g generation 3", "g generation 9"), "the log has generation 9, but no record of it is left"),
     ],
 )
-def test_contradiction_between_log_and_records_is_noted(
+def test_contradiction_between_broker_log_and_records_is_noted(
     tmp_path: Path, changed: tuple[str, str], note: str
 ) -> None:
     both = merged(tmp_path, [message.replace(*changed) for message in of_scala()])
     assert any(text.startswith("CONTRADICTION") and note in text for text in both.notes), both.notes
 
 
-def test_wrong_zone_is_noted_and_the_records_time_is_shown(tmp_path: Path) -> None:
+def test_wrong_time_zone_of_a_broker_log_is_noted(tmp_path: Path) -> None:
     zone = timezone(timedelta(hours=1))
     logs = read_broker_logs([in_file(tmp_path, of_scala(), SCALA)], "g", zone)
     both = merge(records(), entries_of(logs.events).entries)

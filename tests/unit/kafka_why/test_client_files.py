@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 import pytest
-import structlog
 from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -31,6 +30,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kafka_why.cli.parameters import cluster_options
+from kafka_why.cli.program import Program
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.client_login import JaasError, LoginModule, format_jaas, parse_jaas
 from kafka_why.connections.oauth_tokens import LoginTokens
@@ -39,7 +39,6 @@ from tests.harness.certificates import Authority
 from tests.unit.kafka_why.client_files import ACCEPTED, PACKAGE, PASSWORD, SECRETS, STORE, Accepted
 from tests.unit.kafka_why.refused_client_files import REFUSED
 
-JKS = b"\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00"
 LOG = "settings of the client file have no use here"
 
 
@@ -65,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(trusted, b"ca")], locked)
     for name in ("client.truststore.p12", "client.truststore.jks"):
         (folder / name).write_bytes(store)
-    (folder / "old.jks").write_bytes(JKS)
+    (folder / "old.jks").write_bytes(b"\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x00")
     (folder / "connect.credentials").write_text(f"user=connect\npassword={PASSWORD}\n")
     for name, text in {
         "cluster-ca/ca.password": f"{STORE}\n",
@@ -106,7 +105,7 @@ def set_environment(case: Accepted, folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("case", ACCEPTED.values(), ids=ACCEPTED)
-def test_accepted_file_means_the_same_to_every_client(
+def test_accepted_properties_file_configures_every_client_alike(
     case: Accepted, folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_environment(case, folder, monkeypatch)
@@ -188,7 +187,7 @@ def test_client_config_is_pickled_and_hashed_by_its_value() -> None:
     assert (copy, hash(copy)) == (config, hash(config))
 
 
-def test_log_names_which_of_two_logins_is_used(write: Write) -> None:
+def test_log_names_the_login_in_use_if_a_file_has_two(write: Write) -> None:
     with capture_logs() as logged:
         ClientConfig.read(write(ACCEPTED["a user of librdkafka beside JAAS"].text, "utf-8"))
     assert [(line["names"], line["login_by"]) for line in logged] == [
@@ -196,7 +195,7 @@ def test_log_names_which_of_two_logins_is_used(write: Write) -> None:
     ]
 
 
-def test_protection_without_effect_is_a_warning(write: Write) -> None:
+def test_security_settings_without_effect_are_a_warning(write: Write) -> None:
     with capture_logs() as logged:
         ClientConfig.read(write(ACCEPTED["SASL and TLS beside plain text"].text, "utf-8"))
         ClientConfig.read(write(ACCEPTED["timeouts"].text, "utf-8"))
@@ -284,6 +283,13 @@ def _assert_none_in(text: str, path: Path) -> None:
             assert part not in text, f"{part!r} is shown for\n{path.read_bytes()!r}"
 
 
+@click.command()
+@cluster_options()
+def shows(client_config: ClientConfig) -> None:
+    """Show the settings."""
+    click.echo(f"{client_config!r}")
+
+
 @pytest.mark.parametrize("name", [*ACCEPTED, *REFUSED])
 def test_no_secret_is_in_the_output_of_a_command(
     name: str, folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
@@ -292,17 +298,8 @@ def test_no_secret_is_in_the_output_of_a_command(
     if case is not None:
         set_environment(case, folder, monkeypatch)
     path = write(case.text, case.encoding) if case else write(REFUSED[name][0], "iso-8859-1")
-
-    @click.command()
-    @cluster_options()
-    def command(client_config: ClientConfig) -> None:
-        click.echo(f"{client_config!r}")
-
-    before = structlog.get_config()
-    try:
-        result = CliRunner().invoke(command, ["--client-config", str(path)])
-    finally:
-        structlog.configure(**before)
+    program = Program("program", commands_at={"shows": f"{__name__}:shows"})
+    result = CliRunner().invoke(program, ["shows", "--client-config", str(path)])
     assert result.exit_code == (0 if case else 2)
     assert bool(case and case.unused) == (LOG in result.stderr)
     assert LOG not in result.stdout

@@ -1,4 +1,4 @@
-"""What `why` and the page say of a share group's deliveries: rows SP32, SP33 and SP35."""
+"""Reports of `why` and the page on a share group's deliveries: rows SP32, SP33 and SP35."""
 
 from collections.abc import Iterable
 from datetime import UTC
@@ -14,7 +14,7 @@ from kafka_why.contract.telemetry import (
     Counted,
     GroupDeliveries,
     Suspect,
-    decode_deliveries,
+    decode_telemetry,
     deliveries_key,
     is_of_deliveries,
     is_of_group,
@@ -78,7 +78,7 @@ def text_of(*records: GroupDeliveries) -> str:
     return deliveries_text(shown, Clock(UTC), names_of(shown))
 
 
-def test_delivery_report_is_bounded() -> None:
+def test_delivery_report_has_a_limited_number_of_rows_and_suspects() -> None:
     rows = [row("m", partition, accepted=1) for partition in range(ROWS_MAX + 5)]
     many = tuple(suspect(offset, outcome=GONE) for offset in range(SUSPECTS_MAX + 5))
     found = of(counted(rows, many, others=row("", accepted=7)))
@@ -93,7 +93,6 @@ def test_delivery_report_is_bounded() -> None:
 
 
 POISON = suspect(deliveries=5, releases=5, released_by=("a", "b"), is_last=True, outcome=GONE)
-TWICE = suspect(deliveries=2, releases=2, released_by=("a", "b"), outcome=OPEN)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,10 @@ TWICE = suspect(deliveries=2, releases=2, released_by=("a", "b"), outcome=OPEN)
         ),
         pytest.param(
             [
-                counted([row("a", released=2)], (TWICE,)),
+                counted(
+                    [row("a", released=2)],
+                    (suspect(deliveries=2, releases=2, released_by=("a", "b"), outcome=OPEN),),
+                ),
                 counted(
                     [row("a", accepted=1)],
                     (suspect(deliveries=3, releases=2, released_by=("a", "b"), outcome=ACCEPTED),),
@@ -159,7 +161,7 @@ TWICE = suspect(deliveries=2, releases=2, released_by=("a", "b"), outcome=OPEN)
         ),
     ],
 )
-def test_delivery_text_states_what_deliveries_show(
+def test_delivery_text_has_exactly_the_findings_of_its_counts(
     records: list[GroupDeliveries], said: list[str], never: list[str]
 ) -> None:
     shown = text_of(*records)
@@ -187,7 +189,7 @@ def test_sp34_reports_of_several_gateways_are_merged() -> None:
         ([], 0, Verdict.NOTHING, None),
     ],
 )
-def test_sp33_diagnosis_tells_poison_from_a_bad_member_and_an_outage(
+def test_sp33_diagnosis_separates_poison_records_bad_members_and_outages(
     rows: list[Counted], suspects: int, verdict: Verdict, member_id: str | None
 ) -> None:
     found = of(counted(rows, tuple(suspect(offset, outcome=GONE) for offset in range(suspects))))
@@ -196,8 +198,8 @@ def test_sp33_diagnosis_tells_poison_from_a_bad_member_and_an_outage(
 
 def test_delivery_record_round_trips_and_its_key_differs_from_member_keys() -> None:
     one = counted([row("a", accepted=1)], (suspect(outcome=GONE),), others=Counted(delivered=3))
-    assert decode_deliveries(encode(one)) == one
-    assert decode_deliveries(b'{"version": 2, "group_id": "g"}') is None
+    assert decode_telemetry(encode(one), GroupDeliveries) == one
+    assert decode_telemetry(b'{"version": 2, "group_id": "g"}', GroupDeliveries) is None
     key = deliveries_key(one, 7)
     assert is_of_deliveries(key, "g")
     assert not is_of_group(key, "g")

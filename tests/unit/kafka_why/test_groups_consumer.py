@@ -41,10 +41,9 @@ from kafka_why.groups.list_groups import (
 )
 from kafka_why.groups.render import member_table, partition_table, state_table
 from kafka_why.lag.definitions import LogBounds
-from kafka_why.observed.view import view_of
 from operations.admin.answers import snapshot_of
 from operations.assign.compare import live_group, subscribed_topics
-from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
+from tests.harness.observed_log import view_after
 from tests.unit.kafka_why.page_facts import looks
 
 
@@ -153,7 +152,7 @@ def test_partition_rows_follow_the_current_assignment_of_members() -> None:
     assert "PENDING-OFFSET" in partition_table(partition_rows(group(), pending, {}), verbose=False)
 
 
-def test_assign_reads_a_reconciling_group() -> None:
+def test_assign_accepts_a_group_that_is_reconciling() -> None:
     """`assign` knows the subscriptions of these groups in every state."""
     counts = {"orders": 4, "ord": 1, "prices": 2}
     assert subscribed_topics(MOVING, counts) == {"orders", "ord"}
@@ -177,12 +176,7 @@ STREAMS_STABLE, SHARE_STABLE = 56, 19
 """So many records of `REAL_OF_OTHERS` until the groups are Stable with two members."""
 
 
-def view(group_id: str, records: int) -> GroupSnapshot:
-    watched = Watched().take(real_records(REAL_OF_OTHERS)[:records])
-    return view_of(watched.groups[group_id], {})
-
-
-SHARE, STREAMS = view("queue", SHARE_STABLE), view("counts", STREAMS_STABLE)
+SHARE, STREAMS = view_after("queue", SHARE_STABLE), view_after("counts", STREAMS_STABLE)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +189,7 @@ def test_groups_are_listed_with_kafkas_type_names(types: str, expected: list[str
 
 
 def test_streams_group_without_its_topics_is_shown_as_not_ready() -> None:
-    not_ready = view("counts", 41)
+    not_ready = view_after("counts", 41)
     (row,) = select_groups(map(list_row, [not_ready, SHARE]), parse_states("notready"), frozenset())
     assert (row.group, row.type, row.state) == ("counts", "Streams", "NotReady")
     text = state_remark("counts", not_ready.state, not_ready.group_type)
@@ -214,7 +208,7 @@ def test_offsets_of_a_streams_group_cover_topics_read_by_active_tasks() -> None:
 
 
 def test_share_group_member_does_not_wait_for_other_members() -> None:
-    waiting = view("queue", 18)
+    waiting = view_after("queue", 18)
     (sentence,) = state_row(waiting, "requests", 0).unsettled
     assert "it gets orders 1-2 at its next heartbeat" in sentence
 
@@ -288,7 +282,7 @@ def tasks(active: tuple[int, ...] = (), standby: tuple[int, ...] = ()) -> Stream
     )
 
 
-def test_state_of_a_streams_group_says_why_nobody_has_tasks() -> None:
+def test_state_table_of_a_streams_group_explains_missing_tasks() -> None:
     found = streams_group(
         streams_member("t1", "p1"),
         not_ready="Source topics are missing: orders.",
@@ -304,7 +298,7 @@ def test_state_of_a_streams_group_says_why_nobody_has_tasks() -> None:
     assert "h:1" in shown
 
 
-def test_copy_of_a_task_in_another_process_is_not_waited_for() -> None:
+def test_member_waits_only_for_task_copies_in_its_own_process() -> None:
     """A thread of p1 waits for the other one to close its copy. The copies in p2 are no reason to wait."""
     found = streams_group(
         streams_member("a", "p1"),
@@ -317,7 +311,7 @@ def test_copy_of_a_task_in_another_process_is_not_waited_for() -> None:
     assert "it gets standby 0 2 at its next heartbeat; it waits for active 0 1 of a" in waiting
 
 
-def test_state_behind_its_changelogs_is_listed_as_reported() -> None:
+def test_task_state_behind_its_changelog_is_listed_as_reported() -> None:
     at = [TaskOffset("0", 1, 40), TaskOffset("0", 2, 70), TaskOffset("0", 3, 9)]
     ends = [TaskOffset("0", 1, 1_240), TaskOffset("0", 2, 70)]
     row = state_row(streams_group(streams_member("a", "p1", task_offsets=at, task_end_offsets=ends)), "r", 0)

@@ -180,7 +180,7 @@ def test_reset_plan_saved_by_spreadsheets_and_editors_is_read(content: bytes) ->
     assert read_plan(BytesIO(content), ["g"]) == {"g": plan}
 
 
-def test_reset_plan_is_exported_in_order() -> None:
+def test_exported_reset_plan_is_sorted_by_group_and_partition() -> None:
     plans = {"h": {TopicPartition("t", 0): 1}, "g": {TopicPartition("t", 10): 3, TopicPartition("t", 9): 2}}
     assert export_plan(plans, with_group=True) == "g,t,9,2\ng,t,10,3\nh,t,0,1\n"
     assert export_plan({"g": plans["g"]}, with_group=False) == "t,9,2\nt,10,3\n"

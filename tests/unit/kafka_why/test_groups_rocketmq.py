@@ -1,4 +1,4 @@
-"""How `groups` describes RocketMQ's groups, from views that the real core made."""
+"""RocketMQ's groups in `groups`, from views of the real core."""
 
 import json
 
@@ -106,7 +106,7 @@ G               app             -               -          c2              produ
     )
 
 
-def test_clients_with_different_subscriptions_are_described_found_and_counted_once_each() -> None:
+def test_clients_with_different_subscriptions_are_described_and_counted_once() -> None:
     group = view(gateway_story())
     row = rocketmq_row(group)
     (remark,) = rocketmq_remarks(row)

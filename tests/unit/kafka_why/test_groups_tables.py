@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kafka_why.contract.codec import encode
+from kafka_why.contract.history_reader import AnyView, GroupTable, decode_any_snapshot, decode_configs
 from kafka_why.contract.kafka.responses import DescribedMember, DescribeGroupResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.messages import ErrorCode
+from kafka_why.contract.messages import ErrorCode, SettingValue
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.groups.describe import (
     lag_summary,
@@ -40,7 +42,11 @@ from kafka_why.groups.render import (
     state_table,
 )
 from kafka_why.lag.definitions import LogBounds
+from kafka_why.why.share_state import difference_notes
 from operations.admin.answers import snapshot_of
+from state.dispatch import kind_of
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.group import ConfigsOnly
 from tests.unit.kafka_why.page_facts import looks, view
 
 
@@ -114,7 +120,6 @@ billing         orders          1          -               8               -    
     """)  # noqa: E501
 
 
-LAGS_MS = {(TopicPartition("orders", 0), 5): 61_500}
 GROUPS = [
     view("a"),
     view("b", state="Empty", protocol_type=None),
@@ -124,7 +129,7 @@ GROUPS = [
 
 
 def test_lag_seconds_column_is_shown_on_request() -> None:
-    rows = partition_rows(TWO, COMMITTED, BOUNDS, LAGS_MS)
+    rows = partition_rows(TWO, COMMITTED, BOUNDS, {(TopicPartition("orders", 0), 5): 61_500})
     assert partition_table(rows[1:], verbose=False) == looks("""
 GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             LAG-SECONDS     CONSUMER-ID     HOST            CLIENT-ID
 billing         orders          0          5               12              7               61.5            bob-1f0e        10.0.0.7        bob
@@ -158,7 +163,7 @@ billing         alice-1f0e      10.0.0.7        alice           2
     """)
 
 
-def test_undecodable_assignment_is_not_guessed_at() -> None:
+def test_undecodable_assignment_is_shown_without_partitions() -> None:
     strange = group(member("alice", b"everything"))
     assert [row.partitions for row in member_rows(strange)] == [None]
     assert partition_rows(strange, GroupOffsets(), {}) == []
@@ -186,7 +191,7 @@ billing         group-coordinator-requests (3) range                Stable      
         ("CompletingRebalance", "Warning: Consumer group 'g' is rebalancing."),
     ],
 )
-def test_remark_explains_the_group_state(state: str, said: str | None) -> None:
+def test_group_state_has_its_explanation(state: str, said: str | None) -> None:
     assert state_remark("g", state) == said
 
 
@@ -209,7 +214,7 @@ def test_list_shows_every_protocol_type(states: str, types: str, protocols: str,
     assert "".join(group.group_id for group in consumer_groups(GROUPS)) == "abc"
 
 
-def test_tables_of_resets_and_deletions_list_each_change() -> None:
+def test_reset_and_deletion_tables_list_each_partition() -> None:
     assert reset_table([ResetRow(group="g", topic="orders", partition=0, new_offset=7)]) == looks("""
 GROUP           TOPIC           PARTITION  NEW-OFFSET
 g               orders          0          7
@@ -232,3 +237,53 @@ GROUP           CONSUMER-ID     GROUP-INSTANCE-ID STATUS
 g               -               pod-0             Successful
 g               m-1             -                 Error: UNKNOWN_MEMBER_ID: the group has no such member
     """)
+
+
+def test_settings_of_a_nonexistent_group_are_stored_but_not_listed() -> None:
+    own: dict[str, SettingValue] = {
+        "consumer.assignment.interval.ms": 0,
+        "share.auto.offset.reset": "earliest",
+    }
+    member = {"m": ConsumerMember("m")}
+    groups: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
+    configs = GroupTable(decode_configs)
+    for stored, listed, settings in (
+        (ConfigsOnly("g", "requests-0-0", 1, own), [], [own]),
+        (ConsumerGroup("g", "requests-0-1", members=member, configs=own), ["g"], [own]),
+        (ConfigsOnly("g", "requests-0-2", 1, own), [], [own]),
+        (ConsumerGroup("g", "requests-0-3", members=member), ["g"], []),
+    ):
+        value = encode(kind_of(stored).view(stored))
+        groups.apply(b"g", value)
+        configs.apply(b"g", value)
+        assert [view.group_id for view in groups.groups] == listed
+        assert [found.configs for found in configs.groups] == settings
+
+
+SESSION, INTERVAL, OTHER = (
+    "share.session.timeout.ms",
+    "share.heartbeat.interval.ms",
+    "share.auto.offset.reset",
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "brokers", "sentences"),
+    [
+        ({}, {}, []),
+        ({SESSION: 60_000}, {SESSION: "60000", OTHER: "earliest"}, []),
+        (
+            {SESSION: 60_000},
+            {SESSION: "50000"},
+            [f"{SESSION}=60000 is in force, and is 50000 at the brokers"],
+        ),
+        ({SESSION: 60_000}, {}, [f"{SESSION}=60000 is in force, and is not set at the brokers"]),
+        ({}, {INTERVAL: "7000"}, [f"{INTERVAL}=7000 is set only at the brokers and has no effect"]),
+    ],
+)
+def test_settings_that_differ_from_the_brokers_show_the_effective_value(
+    own: dict[str, SettingValue], brokers: dict[str, str], sentences: list[str]
+) -> None:
+    assert difference_notes(own, brokers) == [
+        f"{sentence}: set or delete it through the gateway" for sentence in sentences
+    ]

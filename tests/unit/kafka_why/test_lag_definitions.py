@@ -14,14 +14,14 @@ from kafka_why.lag.definitions import (
     STUCK_MS,
     UNKNOWN,
     WINDOW_MS,
+    HarmfulLags,
     LogBounds,
     Ownership,
     PartitionLag,
-    Troubles,
+    harmful_lags,
     lag_ms,
     lag_records,
     rises,
-    troubles,
 )
 from kafka_why.lag.lag_book import STEP_MS, Trend
 
@@ -37,7 +37,7 @@ BEHIND = PartitionLag(5, NOW_MS, NOW_MS - 1, records=9, ms=BEHIND_MS + 1, grew_m
 
 
 @given(OFFSETS, OFFSETS, BOUNDS, st.integers(0, 2**20))
-def test_a_lag_in_records_falls_with_the_committed_offset_and_grows_with_the_end(
+def test_lag_in_records_falls_with_commits_and_grows_with_the_log_end(
     one: int, other: int, log: LogBounds, more: int
 ) -> None:
     low, high = sorted((one, other))
@@ -48,7 +48,7 @@ def test_a_lag_in_records_falls_with_the_committed_offset_and_grows_with_the_end
 
 
 @given(st.integers(-1, 2**62), st.integers(-1, 2**62), st.integers(0, 2**40))
-def test_a_lag_in_time_is_not_negative_and_falls_with_the_time_of_the_record(
+def test_lag_in_time_is_never_negative_and_falls_as_record_times_rise(
     next_ms: int, newest_ms: int, later_ms: int
 ) -> None:
     assert 0 <= lag_ms(next_ms + later_ms, newest_ms) <= lag_ms(next_ms, newest_ms)
@@ -100,11 +100,11 @@ def test_a_lag_in_time_is_not_negative_and_falls_with_the_time_of_the_record(
         ),
     ],
 )
-def test_trouble_of_a_partition_depends_on_its_lag_and_owner(
+def test_lag_problem_of_a_partition_depends_on_lag_and_owner(
     lag: PartitionLag, ownership: Ownership, trouble: str | None
 ) -> None:
-    expected = Troubles() if trouble is None else Troubles(**{trouble: {P: lag}})
-    assert troubles({P: lag}, ownership, NOW_MS) == expected
+    expected = HarmfulLags() if trouble is None else HarmfulLags(**{trouble: {P: lag}})
+    assert harmful_lags({P: lag}, ownership, NOW_MS) == expected
 
 
 def trend(lags: list[int], begin_ms: int = 0, step_ms: int = 5_000) -> Trend:
@@ -133,7 +133,7 @@ RISING = [*range(WINDOW)]
         pytest.param(RISING[: -WINDOW // STEPS], False, id="less than a window"),
     ],
 )
-def test_lag_rises_if_it_does_so_over_a_whole_window(lags: list[int], is_so: bool) -> None:
+def test_lag_counts_as_rising_only_over_a_whole_window(lags: list[int], is_so: bool) -> None:
     assert trend(lags).rises is is_so
 
 

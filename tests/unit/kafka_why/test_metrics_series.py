@@ -13,7 +13,6 @@ from tests.harness.rocketmq_broker import Broker, of
 from tests.harness.scraped import LAYOUT, Scraped
 
 LABELS = re.compile(r'"(?:[^"\\]|\\.)*"')
-QUEUE = ("topics t=2", "at 1s", "share A e0", "init watcher partitions[t 0]")
 
 
 def crowd(number: int, bounds: SeriesBounds) -> Scraped:
@@ -23,7 +22,9 @@ def crowd(number: int, bounds: SeriesBounds) -> Scraped:
     for i in range(number):
         scraped.group(f"classic-{i}", "Stable", "m-1")
         scraped.consumer_group(f"consumer-{i}", "topics t=4", "A e0", "at 1s", "B e0")
-        scraped.consumer_group(f"share-{i}", *QUEUE)
+        scraped.consumer_group(
+            f"share-{i}", "topics t=2", "at 1s", "share A e0", "init watcher partitions[t 0]"
+        )
         broker = Broker()
         for connection in ("ch1", "ch2"):
             broker.heartbeat("shop", connection)
@@ -31,7 +32,7 @@ def crowd(number: int, bounds: SeriesBounds) -> Scraped:
         for group_id in (f"classic-{i}", f"offsets-{i}"):
             scraped.offset(group_id, f"t-{i}", 0, 3)
         ends[f"t-{i}", 0] = 5
-    scraped.look(1_000, ends)
+    scraped.set_log_ends(1_000, ends)
     return scraped
 
 
@@ -84,7 +85,7 @@ def test_problems_of_groups_without_series_are_counted_in_a_shared_series() -> N
     scraped = Scraped(bounds=SeriesBounds(groups=0))
     scraped.group("silent", "Empty", since_ms=1)
     scraped.offset("silent", "t", 0, 3)
-    scraped.look(200_000, {("t", 0): 5})
+    scraped.set_log_ends(200_000, {("t", 0): 5})
     others = {"consumergroup": "", "topic": ""}
     assert scraped.value("group_coordinator_partitions_without_owner", **others) == 1
     assert scraped.value("group_coordinator_stuck_partitions", **others) == 0
@@ -136,7 +137,7 @@ def test_group_with_many_partitions_does_not_take_series_of_others() -> None:
         scraped.offset("hostile", f"t-{partition % 50}", partition, 1)
     for partition in range(5):
         scraped.offset("orders", "purchases", partition, 1)
-    scraped.look(1_000, {(f"t-{partition % 50}", partition): 2 for partition in range(100)})
+    scraped.set_log_ends(1_000, {(f"t-{partition % 50}", partition): 2 for partition in range(100)})
     shown: dict[str, list[int]] = {}
     for sample in samples(scraped, "kafka_consumergroup_current_offset"):
         shown.setdefault(sample.labels["consumergroup"], []).append(int(sample.labels["partition"]))

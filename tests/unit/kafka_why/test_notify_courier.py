@@ -16,10 +16,10 @@ from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.notify.courier import (
     FILE,
     FIRST_PAUSE_S,
-    KEEP_INTERVAL_S,
     LONGEST_PAUSE_S,
     LONGEST_RETRY_AFTER_S,
     MINUTE_S,
+    SAVE_INTERVAL_S,
     BackOff,
     Courier,
     RateLimit,
@@ -31,11 +31,10 @@ from kafka_why.notify.request_bodies import SHAPES, Shape
 from tests.unit.kafka_why.notify_messages import alarm, rebalance, stuck
 
 TOPIC = "group-coordinator-events"
-P1 = {0: Position(10, 1_000)}
 ONE, TWO, THREE = map(rebalance, range(1, 4))
 
 
-def test_positions_without_messages_are_merged_in_the_outbox() -> None:
+def test_outbox_merges_positions_without_messages() -> None:
     outbox = Outbox()
     for offset in range(10_000):
         outbox.put([], {0: Position(offset, 0)})
@@ -58,7 +57,7 @@ def test_full_outbox_blocks_put_until_capacity_is_free_or_it_is_closed(is_closed
     outbox = Outbox(max_waiting=2)
     outbox.put([ONE, TWO])
     is_put: list[bool] = []
-    thread = threading.Thread(target=lambda: is_put.append(outbox.put([THREE], P1)))
+    thread = threading.Thread(target=lambda: is_put.append(outbox.put([THREE], {0: Position(10, 0)})))
     thread.start()
     thread.join(0.2)
     assert thread.is_alive() and outbox.head(9) == [ONE, TWO]
@@ -94,8 +93,8 @@ class Killed(Exception):
 
 
 class World:
-    """A courier with a clock that only the test moves, and a receiver that answers as told, OK after that.
-    `Killed` in the place of an answer: it accepts, and the process ends.
+    """A courier with a clock that only the test moves, and a receiver with scripted answers, then OK. If an
+    answer is `Killed`, the receiver accepts the request and the process ends.
     """
 
     def __init__(self, folder: Path, *answers: Answer | type[Killed], per_minute: int = 10_000) -> None:
@@ -153,7 +152,7 @@ MANY = [rebalance(number) for number in range(6)]
         (FAILED, 2, [1, 59]),
     ],
 )
-def test_after_a_failure_the_same_messages_are_sent_after_a_pause(
+def test_notify_resends_the_same_messages_after_a_failure(
     tmp_path: Path, answer: Answer, per_minute: int, pauses_s: list[int]
 ) -> None:
     world = World(tmp_path, answer, answer, per_minute=per_minute)
@@ -192,7 +191,7 @@ def test_only_the_refused_message_of_a_batch_is_dropped(tmp_path: Path) -> None:
     assert StateFile(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
-def test_unwritable_state_file_stops_no_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_state_file_stops_no_notification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
 
     def fail() -> None:
@@ -205,7 +204,7 @@ def test_unwritable_state_file_stops_no_messages(tmp_path: Path, monkeypatch: py
     assert world.accepted == [MANY[0].id]
     warned = [line["event"] for line in logs if line["log_level"] == "warning"]
     assert warned == ["saving the position failed, trying again"]
-    world.now_s += KEEP_INTERVAL_S
+    world.now_s += SAVE_INTERVAL_S
     world.turn_until_idle()
     assert StateFile(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
@@ -214,7 +213,7 @@ def test_unwritable_state_file_stops_no_messages(tmp_path: Path, monkeypatch: py
     turns=st.lists(st.integers(0, 6), max_size=12),
     answers=st.lists(st.sampled_from([OK, FAILED, Killed]), max_size=20),
 )
-def test_no_message_is_lost_and_only_those_in_flight_at_a_kill_are_repeated(
+def test_notify_repeats_only_messages_in_flight_at_a_kill_and_loses_none(
     turns: list[int], answers: list[Answer | type[Killed]]
 ) -> None:
     topic = [
@@ -232,7 +231,7 @@ def test_no_message_is_lost_and_only_those_in_flight_at_a_kill_are_repeated(
                 world.put(*new, offset=offset + 1)
             try:
                 world.turn_until_idle()
-                world.courier.keep()
+                world.courier.save_delivered()
                 is_over = True
             except Killed:
                 under_way += world.bodies[-1]
@@ -272,12 +271,12 @@ EU = rebalance(group="orders-eu")
         (Filter(least_ms=9_001), stuck(), False),
     ],
 )
-def test_filter_selects_by_group_kind_and_duration(chosen: Filter, message: Message, wanted: bool) -> None:
+def test_notify_filter_uses_group_kind_and_duration(chosen: Filter, message: Message, wanted: bool) -> None:
     assert chosen.wants(message, NOW_MS) is wanted
 
 
 @given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=60))
-def test_requests_per_minute_stay_within_the_limit(per_minute: int, pauses_s: list[float]) -> None:
+def test_notify_requests_per_minute_stay_within_the_limit(per_minute: int, pauses_s: list[float]) -> None:
     limit, now_s, sent_s = RateLimit(per_minute), 0.0, []
     for pause_s in pauses_s:
         now_s += pause_s
@@ -288,7 +287,7 @@ def test_requests_per_minute_stay_within_the_limit(per_minute: int, pauses_s: li
         assert beyond_s - first_s >= MINUTE_S - 1e-6
 
 
-def test_retry_pause_doubles_up_to_a_minute_and_resets_on_success() -> None:
+def test_notify_retry_pause_doubles_up_to_a_minute_until_a_success() -> None:
     back_off = BackOff(lambda: 0.0)
     assert [back_off.failed() for _ in range(8)] == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
     back_off.worked()
@@ -296,5 +295,5 @@ def test_retry_pause_doubles_up_to_a_minute_and_resets_on_success() -> None:
 
 
 @pytest.mark.parametrize(("asked_s", "pause_s"), [(0.5, 1), (120, 120), (1e9, LONGEST_RETRY_AFTER_S)])
-def test_receiver_may_extend_the_pause_within_bounds(asked_s: float, pause_s: float) -> None:
+def test_notify_receiver_may_extend_the_pause_within_bounds(asked_s: float, pause_s: float) -> None:
     assert BackOff(lambda: 0.0).failed(asked_s) == pause_s

@@ -14,9 +14,9 @@ from kafka_why.notify.receiver import (
     SecretUnreadable,
     Verdict,
     checked_url,
-    first_line,
     is_private,
-    url_in,
+    read_first_line,
+    read_url,
 )
 from tests.harness.certificates import Authority
 from tests.harness.ports import free_port
@@ -111,11 +111,11 @@ def test_long_receiver_response_is_read_only_in_part() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\nsecond line", b"\xff\xfe"])
-def test_file_without_a_secret_is_named_and_not_quoted(content: bytes, tmp_path: Path) -> None:
+def test_secret_file_without_a_secret_is_named_and_not_quoted(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
     with pytest.raises(SecretUnreadable, match=str(file)):
-        first_line(file)
+        read_first_line(file)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_unusable_receiver_url_is_refused_and_not_quoted(url: str, tmp_path: Pat
     file = tmp_path / "url"
     file.write_text(url + "\n")
     with pytest.raises(SecretUnreadable) as unreadable:
-        url_in(file)
+        read_url(file)
     assert "s3cret" not in str(unreadable.value)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kafka_why.notify.events import Ended, Rebalances
+from kafka_why.notify.events import EndedRebalance, RebalanceFinder
 from kafka_why.notify.messages import (
     MAX_LINES,
     MAX_NAME_CHARS,
@@ -29,8 +29,8 @@ def body(shape: str, *messages: Any) -> Any:
     return json.loads(SHAPES[shape].body(messages, NOW_MS))
 
 
-def first_rebalance() -> Ended:
-    rebalances = Rebalances()
+def first_rebalance() -> EndedRebalance:
+    rebalances = RebalanceFinder()
     for entry in Recorder().play("join w api=3", "at 4s", "sync w"):
         rebalances.add(entry, is_sent=False)
     (ended,) = rebalances.take_ended()
@@ -52,7 +52,7 @@ def test_client_text_in_a_message_is_escaped_and_truncated() -> None:
     assert (said[-3:], len(said)) == ("...", MAX_TEXT_CHARS)
 
 
-def test_json_body_has_every_field() -> None:
+def test_notify_json_body_has_every_field() -> None:
     told = body("json", rebalance(lines=LINES, page="https://page/group?id=orders"), alarm())
     assert (told["version"], told["sent_ms"]) == (1, NOW_MS)
     assert told["messages"][0] == {

@@ -15,7 +15,6 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.oauth_tokens import (
     IAM_LIFETIME_S,
     Credentials,
-    CredentialsError,
     IamLogin,
     LoginTokens,
     TokenError,
@@ -24,7 +23,7 @@ from kafka_why.connections.oauth_tokens import (
     iam_credentials,
     iam_token,
 )
-from tests.harness.tokens import TokenEndpoint, TokenIssuer
+from tests.harness.certificates import TokenEndpoint, TokenIssuer
 
 SECRET = "k3y-0f-the-house"
 
@@ -164,7 +163,7 @@ def config_of(tmp_path: Path, text: str, servers: str = HOST) -> ClientConfig:
         ),
     ],
 )
-def test_token_is_the_url_that_aws_signs(session: str | None, signed: str) -> None:
+def test_iam_token_is_the_url_that_aws_signs(session: str | None, signed: str) -> None:
     text = iam_token("eu-west-1", Credentials("AKIDEXAMPLE", AWS_SECRET, session), NOW_S)
     assert url_of(text) == f"{ASKED}{signed}&User-Agent=spark-group-coordinator"
     assert "=" not in text
@@ -183,7 +182,7 @@ def test_missing_iam_credentials_are_reported_without_secrets(
 ) -> None:
     if content is not None:
         no_credentials.write_text(content)
-    with pytest.raises(CredentialsError, match=why) as raised:
+    with pytest.raises(TokenError, match=why) as raised:
         iam_credentials(IamLogin("eu-west-1"))
     assert AWS_SECRET not in repr((raised.value, raised.value.__context__))
     with pytest.raises(TokenError, match=f"no login to MSK by IAM: .*{why}"):
@@ -199,7 +198,7 @@ def test_missing_iam_credentials_are_reported_without_secrets(
         "sasl.login.callback.handler.class=software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler\n",
     ],
 )
-def test_login_by_iam_is_a_token_for_python_and_a_class_for_java(
+def test_iam_login_is_a_token_in_python_and_a_class_in_java(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
@@ -238,7 +237,7 @@ def test_login_by_iam_is_a_token_for_python_and_a_class_for_java(
         ("proxy.example:9098", "eu-central-1"),
     ],
 )
-def test_region_is_that_of_the_brokers_or_of_the_environment(
+def test_iam_region_comes_from_the_brokers_or_the_environment(
     tmp_path: Path, servers: str, region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")

@@ -31,7 +31,7 @@ from tests.harness.observed_log import (
     G,
     Watched,
     at,
-    check_told,
+    check_history_ends,
     classic_member,
     committed,
     generation,
@@ -76,7 +76,7 @@ JOINED = [("MemberAdded", "a", "OB4"), ("PreparingRebalance", "a", "OB4"), *FORM
             {0: {"at_ms": 1_900, "seq": 1}},
             id="offsets before the first generation",
         ),
-        # The coordinator writes it anew when one of them has come back.
+        # The coordinator writes it again when one of them has come back.
         pytest.param(
             (Said(5_000, G, generation(1, STATIC)),),
             [("Stable", None, "OB2")],
@@ -159,7 +159,7 @@ JOINED = [("MemberAdded", "a", "OB4"), ("PreparingRebalance", "a", "OB4"), *FORM
 def test_records_of_a_classic_group_become_history_entries(
     said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: dict[int, dict[str, Any]]
 ) -> None:
-    check_told(Watched().take(said).history, tail, fields)
+    check_history_ends(Watched().take(said).history, tail, fields)
 
 
 def test_offsets_of_a_removed_group_stay_until_their_tombstones() -> None:
@@ -174,11 +174,11 @@ def test_offsets_of_a_removed_group_stay_until_their_tombstones() -> None:
     assert (alone.history, view_of(alone.groups[G], NAMES).state) == ([], "Empty")
 
 
-def test_group_removed_with_members_has_changed_its_protocol() -> None:
+def test_group_removed_while_it_has_members_is_reported_as_converted() -> None:
     entries = watch(
         *generations(generation(3, classic_member("a", 0, 1))),
         *at(9_000, ClassicGroupRemoved(), MemberSubscribed("a-1", subscription("a")), GroupEpoch(3, 7)),
-        *at(9_000, target("a-1", 0, 1), TargetEpoch(3, 9_000), has("a-1", 3, 0, 1)),
+        *at(9_000, target("a-1", 0, 1), TargetEpoch(3), has("a-1", 3, 0, 1)),
         *joins("b", 4, 9_100),
     )
     converted = [entry for entry in entries if entry.type is EntryType.GROUP_CONVERTED]
@@ -225,7 +225,7 @@ STATIC_MEMBER = subscription("a", instance="i")
             (
                 *ONE_MEMBER,
                 *joins("b", 3, 5_000),
-                *at(5_000, target("a", 0), target("b", 1), TargetEpoch(3, 5_000), has("b", 3, state=2)),
+                *at(5_000, target("a", 0), target("b", 1), TargetEpoch(3), has("b", 3, state=2)),
                 Said(5_200, G, has("a", 2, 0, state=1, revoking=(1,))),
                 Said(6_000, G, has("a", 3, 0)),
                 Said(6_500, G, has("b", 3, 1)),
@@ -255,7 +255,7 @@ STATIC_MEMBER = subscription("a", instance="i")
             id="a member that had its partitions before the first record of them that was read",
         ),
         pytest.param(
-            (*ONE_MEMBER, *leaves("a", 3, 9_000), Said(9_000, G, TargetEpoch(3, None))),
+            (*ONE_MEMBER, *leaves("a", 3, 9_000), Said(9_000, G, TargetEpoch(3))),
             [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
             {},
             id="the last member",
@@ -297,7 +297,7 @@ STATIC_MEMBER = subscription("a", instance="i")
         pytest.param(
             (
                 *TWO_MEMBERS,
-                *at(9_000, MemberAssigned("a", None), MemberAssigned("b", None), TargetEpoch(None, None)),
+                *at(9_000, MemberAssigned("a", None), MemberAssigned("b", None), TargetEpoch(None)),
                 *at(9_000, MemberSubscribed("a", None), MemberSubscribed("b", None), GroupEpochRemoved()),
                 Said(9_000, G, generation(3, classic_member("b", 1))),
             ),
@@ -313,16 +313,16 @@ STATIC_MEMBER = subscription("a", instance="i")
 def test_records_of_a_consumer_group_become_history_entries(
     said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: Mapping[int, Mapping[str, Any]]
 ) -> None:
-    check_told(watch(*said), tail, fields)
+    check_history_ends(watch(*said), tail, fields)
 
 
-def test_commits_of_topics_without_a_known_name_are_not_mentioned() -> None:
+def test_commits_of_topics_with_an_unknown_name_are_not_mentioned() -> None:
     watched = Watched(names={}).take((*ONE_MEMBER, COMMITTED, *leaves("a", 3, 9_000)))
     removed = [entry.reason for entry in watched.history if entry.type is EntryType.MEMBER_REMOVED]
     assert removed == ["member a left or expired"]
 
 
-def test_compacted_records_of_a_group_make_no_history() -> None:
+def test_compacted_records_of_a_group_at_rest_produce_no_history() -> None:
     """Of a group at rest compaction leaves one record of each kind: nobody joined when they are read."""
     watched = Watched().take(
         (
@@ -339,7 +339,7 @@ def test_compacted_records_of_a_group_make_no_history() -> None:
     assert watched.history[0].seq == 2
 
 
-def test_compacted_records_of_a_converted_group_make_no_history() -> None:
+def test_compacted_records_of_a_converted_group_produce_no_history() -> None:
     members = [Said(1_000, G, MemberSubscribed(name, subscription(name))) for name in ("a", "b")]
     first_epoch = (Said(1_000, G, GroupEpoch(2, 7)), *has_settled(2, 1_000, a=(0,), b=(1,)))
     assert watch(Said(1_000, G, ClassicGroupRemoved()), *members, *first_epoch) == []

@@ -47,7 +47,7 @@ def observed() -> Report:
     return report(GROUP, history, now_ms=history[-1].at_ms)
 
 
-def test_correct_report_passes_the_judge() -> None:
+def test_judge_accepts_a_correct_report() -> None:
     happened = truth()
     assert wrong(happened) == []
     verdicts = list(Judge(happened, observed(), Source.OBSERVE).verdicts())
@@ -58,7 +58,7 @@ def test_correct_report_passes_the_judge() -> None:
 
 
 @pytest.mark.parametrize(("late_ms", "class_"), [(40, Class.INFERRED), (90, Class.WRONG)])
-def test_observed_beginning_is_accepted_within_the_poll_interval(late_ms: int, class_: Class) -> None:
+def test_judge_accepts_a_rebalance_start_within_the_poll_interval(late_ms: int, class_: Class) -> None:
     """A member has ended some time before the rebalance for that is seen."""
     happened, told = truth(), observed()
     step, place = happened.steps[2], 2
@@ -79,7 +79,7 @@ def test_observed_beginning_is_accepted_within_the_poll_interval(late_ms: int, c
 @pytest.mark.parametrize(
     ("source", "is_compacted"), [(Source.COMPACTED, True), (Source.TOPIC, False), (Source.POLLING, False)]
 )
-def test_missing_rebalance_is_accepted_only_if_compacted_away(source: Source, is_compacted: bool) -> None:
+def test_judge_accepts_a_missing_rebalance_only_after_compaction(source: Source, is_compacted: bool) -> None:
     """Polls miss a rebalance whose members are those of before, and no other."""
     happened, told = truth(), observed()
     told = structs.replace(told, rebalances=[told.rebalances[0], *told.rebalances[2:]])
@@ -114,11 +114,11 @@ def with_step(place: int, **fields: Any) -> dict[str, Any]:
         (with_step(1, generations={"c1": 3}), "c2 starts", Line.FORMED),
     ],
 )
-def test_planted_error_in_a_report_is_found(planted: dict[str, Any], action: str, line: Line) -> None:
+def test_judge_finds_each_error_planted_in_a_report(planted: dict[str, Any], action: str, line: Line) -> None:
     assert (action, line) in wrong(structs.replace(truth(), **planted))
 
 
-def test_an_offset_of_an_aborted_transaction_is_wrong() -> None:
+def test_judge_rejects_a_report_with_an_aborted_transactions_offset() -> None:
     happened = truth()
     happened.offsets, happened.never_committed = {"orders:0": 5}, {"orders:0": 9}
     right, aborted, late = (

@@ -1,4 +1,4 @@
-"""What holds for every log of observed groups, and for that of a real broker."""
+"""Properties of every log of observed groups, also of a real broker's."""
 
 from itertools import pairwise
 from random import Random

@@ -1,4 +1,4 @@
-"""What follows from the records of share groups, by the rows of docs/observe.md."""
+"""History and views of observed share groups, by the rows of docs/observe.md."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from tests.harness.observed_epochs import (
     share_partitions,
     subscription,
 )
-from tests.harness.observed_log import G, Watched, at, check_told, watch
+from tests.harness.observed_log import G, Watched, at, check_history_ends, watch
 
 PENDING = "orders-0, orders-1 are initialized and were in no target assignment"
 
@@ -83,7 +83,7 @@ def subscribes(*topics: str) -> tuple[Said, ...]:
         ),
         # The offsets of share groups are not in this log.
         pytest.param(
-            (*BEGUN, *GONE, *at(9_000, TargetEpoch(4, None, SHARE))),
+            (*BEGUN, *GONE, *at(9_000, TargetEpoch(4, SHARE))),
             [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
             {-3: {"reason": "member a left or expired"}},
             id="a member that went",
@@ -179,7 +179,7 @@ def subscribes(*topics: str) -> tuple[Said, ...]:
 def test_records_of_a_share_group_become_history_entries(
     said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: Mapping[int, Mapping[str, Any]]
 ) -> None:
-    check_told(watch(*said), tail, fields)
+    check_history_ends(watch(*said), tail, fields)
 
 
 def test_history_of_an_older_share_group_starts_with_its_first_change() -> None:

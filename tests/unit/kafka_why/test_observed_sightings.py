@@ -1,4 +1,4 @@
-"""What follows where a classic group was seen rebalancing beside its log, by the rows of docs/observe.md."""
+"""History of classic groups that polls have seen rebalancing, by the rows of docs/observe.md."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from tests.harness.observed_log import (
     CREATED,
     G,
     Watched,
-    check_told,
+    check_history_ends,
     classic_member,
     generation,
     seen,
@@ -202,10 +202,10 @@ def began(at_ms: int, within_ms: int | None, **others: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_polled_rebalance_has_its_beginning_bounded_by_polls(
+def test_start_of_a_polled_rebalance_is_bounded_by_two_polls(
     said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: Mapping[int, Mapping[str, Any]]
 ) -> None:
-    check_told(watch(*said), tail, fields)
+    check_history_ends(watch(*said), tail, fields)
 
 
 def test_polls_of_many_rebalances_take_bounded_memory() -> None:
@@ -213,7 +213,7 @@ def test_polls_of_many_rebalances_take_bounded_memory() -> None:
     assert len(watched.groups[G].sightings) == 8
 
 
-def test_polled_sightings_end_with_their_group() -> None:
+def test_polls_of_a_removed_group_do_not_date_its_successors_rebalances() -> None:
     gone = (Said(6_000, G, generation(2)), seen(7_000, "a"), Said(8_000, G, ClassicGroupRemoved()))
     entries = watch(*BEFORE, *gone, Said(9_000, G, generation(0)), Said(9_500, G, generation(1, A)))
     assert {entry.within_ms for entry in entries} == {None}

@@ -1,4 +1,4 @@
-"""What follows from the records of streams groups, by the rows of docs/observe.md."""
+"""History and views of observed streams groups, by the rows of docs/observe.md."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ from tests.harness.observed_log import (
     G,
     Watched,
     at,
-    check_told,
+    check_history_ends,
     committed,
     created,
     watch,
@@ -125,7 +125,7 @@ def changes(what: str, **others: str) -> Any:
                     5_000,
                     *joins("b", streams_epoch(4)),
                     target("b", 1, kind=STREAMS),
-                    TargetEpoch(4, 1, STREAMS),
+                    TargetEpoch(4, STREAMS),
                 ),
                 *at(5_100, has("a", 3, 0, state=1, revoking=(1,), standbys=(2,), kind=STREAMS)),
                 *at(5_200, has("b", 4, state=2, kind=STREAMS)),
@@ -168,7 +168,7 @@ def changes(what: str, **others: str) -> Any:
         ),
         # Its topology is removed last.
         pytest.param(
-            (*BEGUN, *EMPTY, *at(6_000, TargetEpoch(4, None, STREAMS)), *at(7_000, *group_removed(STREAMS))),
+            (*BEGUN, *EMPTY, *at(6_000, TargetEpoch(4, STREAMS)), *at(7_000, *group_removed(STREAMS))),
             [("GroupDeleted", None, "OB12")],
             {},
             id="a deleted group",
@@ -185,7 +185,7 @@ def changes(what: str, **others: str) -> Any:
 def test_records_of_a_streams_group_become_history_entries(
     said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: Mapping[int, Mapping[str, Any]]
 ) -> None:
-    check_told(watch(*said), tail, fields)
+    check_history_ends(watch(*said), tail, fields)
 
 
 def test_classic_group_replacing_an_empty_streams_group_is_a_new_group() -> None:

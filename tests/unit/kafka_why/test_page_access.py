@@ -1,4 +1,4 @@
-"""Who may read the page, and what a browser may do with it, by real requests to a real server."""
+"""Access to the page, and its limits for browsers, by real requests to a real server."""
 
 import http.client
 import json
@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from kafka_why.connections.address import is_loopback
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.credentials import Users
@@ -26,7 +27,6 @@ from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Analyses, Histories
 from kafka_why.page.members import EMPTY
 from kafka_why.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
-from kafka_why.page.server import is_loopback
 from kafka_why.page.sources import PageSources
 from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.web import MAX_CONNECTIONS, WebServer, listening_at, names_of
@@ -49,7 +49,7 @@ def serving(
 ) -> Iterator[socket.socket]:
     """Yield a page of this fleet; `others` are other sources than those that know nothing."""
     fleet = fleet or Fleet(LAYOUT)
-    fleet.complete()
+    fleet.mark_complete()
     histories = Histories(read or partial(read_history, NOBODY, LAYOUT), fleet)
     idle = PageSources(
         fleet=fleet,
@@ -109,7 +109,7 @@ def test_every_response_has_the_security_headers(on_loopback: socket.socket, pat
     assert "unsafe" not in headers["content-security-policy"]
 
 
-def test_only_host_names_of_this_machine_are_answered(on_loopback: socket.socket) -> None:
+def test_page_refuses_requests_for_other_host_names(on_loopback: socket.socket) -> None:
     """A name that a stranger's DNS has turned to this address is not one of them."""
     port = on_loopback.getsockname()[1]
     assert [status(on_loopback, Host=f"{name}:{port}") for name in ("127.0.0.1", "LOCALHOST", "[::1]")] == [
@@ -136,7 +136,7 @@ def test_cross_site_requests_are_refused(on_loopback: socket.socket, path: str, 
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_page_accepts_only_reading_methods(on_loopback: socket.socket, method: str) -> None:
+def test_page_accepts_only_http_methods_that_read(on_loopback: socket.socket, method: str) -> None:
     assert status(on_loopback, "/", method) == 405
 
 
@@ -168,7 +168,7 @@ def test_unauthenticated_requests_get_no_data(asking: socket.socket, path: str) 
         "",
     ],
 )
-def test_wrong_credentials_are_refused(asking: socket.socket, authorization: str) -> None:
+def test_page_refuses_wrong_credentials(asking: socket.socket, authorization: str) -> None:
     assert status(asking, Authorization=authorization) == 401
 
 
@@ -211,7 +211,7 @@ def test_empty_groups_page_explains_what_to_do(on_loopback: socket.socket) -> No
         ("/?page=%EF%BC%91&sort=%00&state=%22", 200),
     ],
 )
-def test_invalid_urls_get_an_html_error_page(on_loopback: socket.socket, path: str, code: int) -> None:
+def test_invalid_page_urls_get_an_html_error(on_loopback: socket.socket, path: str, code: int) -> None:
     found, headers, body = answer(on_loopback, path)
     assert found == code
     assert headers["content-type"].startswith("text/html")
@@ -297,7 +297,7 @@ def replay(group_id: str = "orders", **parameters: str) -> str:
 
 
 def said(listening: socket.socket, path: str, **headers: str) -> str | None:
-    """Return the answer of the command on a page, None if it was not run."""
+    """Return a command's output on a page, or None if it was not run."""
     found, _, page = answer(listening, path, **headers)
     assert found == 200
     shown = re.search('id="answer">(.*)</pre>', page.decode(), re.DOTALL)
@@ -329,6 +329,6 @@ def test_replay_and_whatif_without_a_checkpoint_point_to_the_coordinator(on_loop
         *(f"/replay?group=g&at={at}" for at in ("x", "-1", "9" * 16, "")),
     ],
 )
-def test_oversized_command_or_one_without_a_time_is_refused(path: str) -> None:
+def test_oversized_experiment_or_invalid_time_is_refused(path: str) -> None:
     with serving(log=NO_CHECKPOINT) as listening:
         assert status(listening, path) == 400

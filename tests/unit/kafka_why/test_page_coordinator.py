@@ -1,5 +1,7 @@
 """The page of the coordinator: what it says where something is known, and where it is not."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -7,7 +9,7 @@ from msgspec.structs import replace
 from cli.run_gateway import gateway_state
 from gateway.metrics.numbers import BUCKETS_S, Numbers
 from kafka_why import service_state
-from kafka_why.contract.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
+from kafka_why.contract.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode, offset_key
 from kafka_why.contract.history_reader import CoordinatorStarted
 from kafka_why.contract.service import NO_REPLICA_STATE, ServicePhase, ServiceStatus
 from kafka_why.metrics.http import HttpPort
@@ -23,7 +25,17 @@ from kafka_why.page.topics_followers import (
 from kafka_why.service_state import MAX_BYTES, Durations, ServiceState, StateReader, Unreadable, decoded
 from tests.harness import scraped
 from tests.harness.scraped import Scraped
-from tests.unit.kafka_why.page_facts import LAYOUT
+from tests.unit.kafka_why.page_facts import (
+    LAYOUT,
+    facts_of,
+    fleet_of,
+    played,
+    take_commit,
+    take_entries,
+    take_view,
+    view,
+)
+from tests.unit.kafka_why.why_story import BEGIN_MS, END_MS, STORY
 
 NOW_MS = 1_795_230_000_000
 
@@ -65,9 +77,9 @@ def letter(at_ms: int, topics: ServiceTopics, **fields: object) -> None:
     topics.apply_dead_letter(at_ms, encode(DeadLetter(**given | fields)))  # type: ignore[arg-type]
 
 
-def test_summary_states_availability_progress_and_refused_requests(busy: Scraped) -> None:
+def test_coordinator_summary_states_availability_progress_and_refused_requests(busy: Scraped) -> None:
     topics = ServiceTopics()
-    topics.complete()
+    topics.mark_complete()
     for _ in range(3):
         letter(NOW_MS - 1, topics)
     found = page(topics.facts(NOW_MS), busy.state())
@@ -78,7 +90,7 @@ def test_summary_states_availability_progress_and_refused_requests(busy: Scraped
     assert found.reasons == {"KEY_MISMATCH": 3}
 
 
-def test_coordinator_without_a_batch_is_shown_as_such_without_zeros() -> None:
+def test_coordinator_without_a_batch_is_shown_without_zero_figures() -> None:
     found = page(service=Scraped(complete=False).state())
     assert "no batch since its start" in found.sentence
     (batches, _, _) = found.sections
@@ -103,7 +115,7 @@ def test_coordinator_without_a_batch_is_shown_as_such_without_zeros() -> None:
         (ServicePhase.STANDBY, "standby", "This coordinator is a standby"),
     ],
 )
-def test_summary_tells_whether_query_or_replica_answers(phase: ServicePhase, replica: str, head: str) -> None:
+def test_summary_tells_if_the_query_or_replica_answers(phase: ServicePhase, replica: str, head: str) -> None:
     of = Scraped()
     of.status = ServiceStatus(phase, "the JVM has ended", 0)
     reason = "why" if replica == "seeding" else ""
@@ -111,7 +123,7 @@ def test_summary_tells_whether_query_or_replica_answers(phase: ServicePhase, rep
     assert page(service=of.state()).sentence.startswith(head)
 
 
-def test_findings_list_what_needs_attention() -> None:
+def test_coordinator_page_lists_each_problem_as_a_finding() -> None:
     of = Scraped()
     of.status = ServiceStatus(ServicePhase.RESTARTING, "x", 0, alarm="the disk is full")
     assert page(service=of.state()).findings == [
@@ -156,7 +168,7 @@ def test_without_metrics_topics_show_whether_a_coordinator_runs(
 
 def test_dead_letters_of_the_last_hour_are_listed_newest_first() -> None:
     topics = ServiceTopics()
-    topics.complete()
+    topics.mark_complete()
     for age_ms in (WINDOW_MS + 1, 2_000, 1_000):
         letter(NOW_MS - age_ms, topics, request=f"r-{age_ms}")
     assert [one.request for one in topics.facts(NOW_MS).dead_letters] == ["r-1000", "r-2000"]
@@ -165,7 +177,7 @@ def test_dead_letters_of_the_last_hour_are_listed_newest_first() -> None:
 
 def test_dead_letters_are_bounded_in_number_and_size_as_the_page_states() -> None:
     topics = ServiceTopics()
-    topics.complete()
+    topics.mark_complete()
     for _ in range(MAX_DEAD_LETTERS + 1):
         letter(NOW_MS, topics, message="m" * 20_000, key=b"k" * 70_000)
     found = page(topics.facts(NOW_MS))
@@ -211,7 +223,7 @@ def pending(at_ms: int) -> PendingTransaction:
     )
 
 
-def test_starts_of_the_last_hour_are_listed_once_newest_first() -> None:
+def test_coordinator_starts_of_the_last_hour_are_listed_newest_first() -> None:
     fleet = Fleet(LAYOUT)
 
     def start(number: int) -> None:
@@ -221,12 +233,12 @@ def test_starts_of_the_last_hour_are_listed_once_newest_first() -> None:
 
     for number in (1, 2, 2, 3):
         start(number)
-    found = coordinator_page(facts(), fleet.starts(NOW_MS), None, 0.0, NOW_MS)
+    found = coordinator_page(facts(), fleet.recent_starts(NOW_MS), None, 0.0, NOW_MS)
     assert [one.from_batch for one in found.starts] == [3, 2, 1]
-    assert [one.from_batch for one in fleet.starts(NOW_MS + WINDOW_MS + 3)] == [3]
+    assert [one.from_batch for one in fleet.recent_starts(NOW_MS + WINDOW_MS + 3)] == [3]
     for number in range(MAX_STARTS + 5):
         start(number)
-    assert len(fleet.starts(NOW_MS)) == MAX_STARTS
+    assert len(fleet.recent_starts(NOW_MS)) == MAX_STARTS
 
 
 def test_latencies_are_those_of_the_gateway_in_the_same_process(busy: Scraped) -> None:
@@ -242,20 +254,22 @@ def test_latencies_are_those_of_the_gateway_in_the_same_process(busy: Scraped) -
 
 
 @pytest.mark.parametrize("document", [b"", b"<html>", b"\xff", b"{}", b"[" * 100_000, b" " * (MAX_BYTES + 1)])
-def test_document_that_is_not_a_coordinator_state_is_refused(document: bytes) -> None:
+def test_invalid_coordinator_state_document_is_refused(document: bytes) -> None:
     with pytest.raises(Unreadable):
         decoded(document)
 
 
-def test_state_port_is_polled_once_in_two_seconds(busy: Scraped, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_state_is_read_every_two_seconds(busy: Scraped, monkeypatch: pytest.MonkeyPatch) -> None:
     document = msgspec.json.encode(busy.state())
     with HttpPort("127.0.0.1", 0, busy.registry, state=lambda: document) as port:
         reader = StateReader(port.url)
         found = reader.poll()
         assert found == busy.state()
+        monkeypatch.setattr(service_state, "FRESH_S", 0.0)
+        forgetful = StateReader(port.url)
+        assert forgetful.poll() == found
     assert reader.poll() is found
-    monkeypatch.setattr(service_state, "FRESH_S", -1.0)
-    refused = reader.poll()
+    refused = forgetful.poll()
     assert isinstance(refused, Unreadable) and "refused" in str(refused)
 
 
@@ -294,3 +308,61 @@ def test_unresponsive_or_stalled_observer_is_a_finding(
     gone = Unreadable("Connection refused")
     asked = gone if phase is None else replace(busy.state(), status=ServiceStatus(phase, "x", 0))
     assert observed(asked).findings == findings
+
+
+P = ("orders", 0)
+
+
+def entries_of(fleet: Fleet) -> int:
+    return len(facts_of(fleet).entries)
+
+
+def test_page_forgets_an_ended_group_once_its_offsets_are_deleted() -> None:
+    fleet = fleet_of(view())
+    take_commit(fleet, "g", P, 5)
+    assert facts_of(fleet).view == view()
+    fleet.apply(LAYOUT.groups_topic, b"g", None, 0)
+    fleet.trim(0)
+    assert facts_of(fleet).view is None
+    fleet.apply(LAYOUT.offsets_topic, offset_key("g", *P), None, 0)
+    fleet.trim(0)
+    assert (fleet.group_ids(), fleet.facts("g"), fleet.group_version("g")) == ([], None, None)
+
+
+def test_fleet_keeps_history_entries_for_an_hour() -> None:
+    fleet, story = Fleet(LAYOUT), played(*STORY)
+    take_entries(fleet, story, END_MS)
+    assert fleet.last_entry_ms == story[-1].at_ms
+    fleet.trim(BEGIN_MS + WINDOW_MS)
+    assert entries_of(fleet) == len(story)
+    fleet.trim(BEGIN_MS + WINDOW_MS + 1)
+    assert entries_of(fleet) == sum(entry.at_ms > BEGIN_MS for entry in story)
+    fleet.trim(END_MS + WINDOW_MS + 1)
+    assert fleet.group_ids() == []
+    take_entries(fleet, story, END_MS + WINDOW_MS + 1)
+    assert fleet.group_ids() == [], "they are too old"
+
+
+def test_group_version_and_fleet_version_grow_with_each_change() -> None:
+    fleet = Fleet(LAYOUT)
+    changes: list[tuple[Callable[[], None], bool]] = [
+        (lambda: take_view(fleet, view()), False),
+        (lambda: take_commit(fleet, "g", P, 5), False),
+        (lambda: take_entries(fleet, played(*STORY), END_MS), True),
+        (lambda: fleet.trim(END_MS + WINDOW_MS + 1), True),
+    ]
+    seen = [(fleet.version, 0, 0)]
+    for change, has_entries in changes:
+        change()
+        facts = facts_of(fleet)
+        seen.append((fleet.version, facts.version, facts.entries_version))
+        grown = [now > before for before, now in zip(*seen[-2:], strict=True)]
+        assert grown == [True, True, has_entries]
+
+
+def test_unreadable_record_is_refused_and_leaves_the_fleet_unchanged() -> None:
+    fleet = Fleet(LAYOUT)
+    for topic in (LAYOUT.groups_topic, LAYOUT.offsets_topic, LAYOUT.events_topic):
+        with pytest.raises(msgspec.DecodeError):
+            fleet.apply(topic, b"{", b"{", 0)
+    assert fleet.version == 0

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot
-from kafka_why.lag.definitions import BEHIND_MS, STUCK_MS
+from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot, GroupSnapshot
+from kafka_why.lag.definitions import BEHIND_MS, STUCK_MS, UNKNOWN, Ownership, ownership
 from kafka_why.page.findings import LONG_MS, OFTEN, Finding, FindingKind, findings
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.group import GroupPage, RebalancePage, group_page, rebalance_page
@@ -13,11 +13,10 @@ from kafka_why.why.model import Cause, CauseKind
 from kafka_why.why.report import Report, analyze
 from tests.harness.histories import Recorder
 from tests.unit.kafka_why.page_facts import facts, lag, member, of_hour, played, view
-from tests.unit.kafka_why.why_story import BEGIN_MS, END_MS, STORY
+from tests.unit.kafka_why.why_story import BEGIN_MS, END_MS, MINUTE_MS, STORY
 
 P, Q = ("orders", 4), ("orders", 5)
 NOW_MS = 10_000_000
-MINUTE_MS = 60_000
 TWO = (
     "config group.initial.rebalance.delay.ms=0",
     "at 0s",
@@ -275,7 +274,7 @@ def test_frequent_rebalances_are_judged_by_the_last_hour_in_any_time_range() -> 
     assert page(entries, (0, later_ms), later_ms).findings == []
 
 
-def test_state_comes_from_the_view_or_for_ended_groups_from_history() -> None:
+def test_state_of_an_ended_group_comes_from_its_history() -> None:
     entries = played(*STORY)
     now = group_page(
         facts(view(state="Stable", state_timestamp_ms=7, generation=9)), analyze(entries), LIMITS_MS, END_MS
@@ -286,7 +285,7 @@ def test_state_comes_from_the_view_or_for_ended_groups_from_history() -> None:
     assert (ended.state, ended.generation, ended.members) == (last.to_state, last.generation, [])
 
 
-def test_page_of_another_time_range_omits_what_does_not_depend_on_it() -> None:
+def test_page_update_for_another_time_range_omits_members_and_partitions() -> None:
     analysis, has = analyze(played(*STORY)), facts(view(members=[member("a")]), {("t", 0): lag(5, 1, 2)})
     whole, part = (
         group_page(has, analysis, LIMITS_MS, END_MS, only_time=only_time) for only_time in (False, True)
@@ -318,3 +317,59 @@ def test_rebalance_page_links_its_neighbours() -> None:
     times = [it.line.at_ms for it in pages]
     assert [it.earlier_ms for it in pages] == [None, *times[:3]]
     assert [it.later_ms for it in pages] == [*times[1:], None]
+
+
+ORDERS_4, PAYMENTS_0 = ("orders", 4), ("payments", 0)
+GROUP = view(
+    members=[member("m", ORDERS_4), member("n", PAYMENTS_0)],
+    subscribed_topics=["orders"],
+    state_timestamp_ms=7,
+)
+
+
+VIEW_HELD = {ORDERS_4: "m", PAYMENTS_0: "n"}
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        pytest.param(GROUP, Ownership(7, VIEW_HELD, frozenset({"orders"})), id="what the leader assigned"),
+        pytest.param(view(state="Empty", state_timestamp_ms=7), Ownership(7, {}, None), id="no members"),
+        pytest.param(
+            replace(GROUP, subscribed_topics=None),
+            Ownership(7, VIEW_HELD, frozenset()),
+            id="subscriptions unknown",
+        ),
+        pytest.param(replace(GROUP, state="PreparingRebalance"), UNKNOWN, id="members join"),
+        pytest.param(replace(GROUP, state="CompletingRebalance"), UNKNOWN, id="the leader assigns"),
+        pytest.param(replace(GROUP, state="Assigning"), UNKNOWN, id="the coordinator assigns"),
+        pytest.param(replace(GROUP, state="Reconciling"), UNKNOWN, id="members reconcile"),
+        pytest.param(view(truncated=True), UNKNOWN, id="members left out"),
+        pytest.param(
+            replace(GROUP, members=[replace(member("m", ORDERS_4), assignment=b"\x00")]),
+            UNKNOWN,
+            id="unreadable",
+        ),
+        pytest.param(
+            replace(GROUP, protocol_type="connect"),
+            Ownership(7, {}, frozenset({"orders"})),
+            id="no consumers",
+        ),
+    ],
+)
+def test_classic_group_owners_are_known_only_from_a_settled_complete_view(
+    group: GroupSnapshot, expected: Ownership
+) -> None:
+    assert ownership(group) == expected
+
+
+def test_consumer_group_members_own_the_partitions_they_may_use() -> None:
+    recorder = Recorder()
+    recorder.play("topics orders=4 prices=1", "at 4s", "A e0", "A e1 owned[orders 0-3]", "at 8s", "A e1")
+    shown = recorder.view()
+    found = ownership(shown)
+    (one,) = shown.members
+    assert found.settled_ms == shown.state_timestamp_ms
+    orders = [("orders", number) for number in range(4)]
+    assert found.holders == dict.fromkeys([*orders, ("prices", 0)], one.member_id)
+    assert found.topics is not None and {"orders", "prices"} <= found.topics

@@ -19,7 +19,7 @@ from kafka_why.page.members import (
     Members,
     MembersSelection,
     columns_of,
-    sentence,
+    most_causes_sentence,
 )
 from kafka_why.page.overview import (
     INTERVALS,
@@ -28,13 +28,14 @@ from kafka_why.page.overview import (
     GroupSelection,
     Overview,
     OverviewThread,
-    shares,
+    covered_fractions,
 )
 from kafka_why.why.state_timelines import Span
 from tests.e2e.harness import wait_until
 from tests.harness.examples import examples
 from tests.unit.kafka_why.page_facts import (
     LAYOUT,
+    facts_of,
     fleet_of,
     member,
     played,
@@ -86,19 +87,19 @@ def test_groups_are_ordered_by_severity_then_by_rebalances() -> None:
     assert [one.is_unwell for one in found] == [True, True, False, False]
 
 
-def test_overview_line_shows_what_is_known_of_the_group() -> None:
+def test_overview_line_shows_everything_known_of_the_group() -> None:
     fleet = fleet_of(view(state_timestamp_ms=7, last_rebalance_at_ms=5, last_rebalance_reason="why"))
     for number in (0, 1, 2):
         take_commit(fleet, "g", ("t", number), 10, at_ms=NOW_MS)
     for at_ms, end in ((1_000, 10), (2_000, 15), (3_000, 16)):
-        fleet.add_bounds({("t", 0): LogBounds(0, 15), ("t", 1): LogBounds(0, end)}, at_ms)
+        fleet.lags.add_bounds({("t", 0): LogBounds(0, 15), ("t", 1): LogBounds(0, end)}, at_ms)
     take_entries(fleet, played(*STORY), NOW_MS)
     (found,) = lines(fleet)
     assert (found.lag_records, found.lag_ms) == (11, 1_000)
     assert (found.since_ms, found.changed_ms, found.change, found.rebalances) == (7, 5, "why", 4)
 
 
-def test_last_change_names_members_and_follows_the_view() -> None:
+def test_last_change_on_the_overview_names_the_client() -> None:
     """The reason of a view has ids, which on the page say less than the client's name."""
     fleet, entries = Fleet(LAYOUT), played(*STORY)
     added = next(entry for entry in entries if entry.member_id is not None)
@@ -149,13 +150,13 @@ def rocketmq() -> RocketMqSnapshot:
 
 @examples(200)
 @given(st.lists(st.integers(-WINDOW_MS, 2 * WINDOW_MS), min_size=2, max_size=24, unique=True), st.booleans())
-def test_shares_are_fractions_of_time_within_the_window(times: list[int], is_open: bool) -> None:
+def test_time_fractions_add_up_to_the_time_within_the_window(times: list[int], is_open: bool) -> None:
     now_ms = BEGIN_MS + WINDOW_MS
     ends = sorted(times)[: len(times) // 2 * 2]
     spans = [Span("x", BEGIN_MS + a, BEGIN_MS + b) for a, b in zip(ends[::2], ends[1::2], strict=True)]
     if is_open:
         spans[-1] = Span("x", spans[-1].from_ms)
-    found = shares(spans, now_ms)
+    found = covered_fractions(spans, now_ms)
     within_ms = sum(
         max(min(now_ms if s.to_ms is None else s.to_ms, now_ms) - max(s.from_ms, BEGIN_MS), 0) for s in spans
     )
@@ -196,7 +197,7 @@ ALL = (
     ],
 )
 def test_overview_filters_and_sorts_lines(selection: GroupSelection, expected: list[str]) -> None:
-    assert [one.group_id for one in selection.of(ALL)] == expected
+    assert [one.group_id for one in selection.select(ALL)] == expected
 
 
 def test_overview_version_is_never_newer_than_its_lines() -> None:
@@ -242,7 +243,7 @@ def test_client_line_counts_its_rebalances_in_all_groups_by_cause() -> None:
     assert [(group.group_id, group.rebalances) for group in worker.groups] == [("a", 2), ("b", 2)]
     assert [*columns_of(line_of(members, "worker-3"))] == [2, 0, 0, 0]
     assert members.rebalances == 8
-    assert sentence(members, MemberGrouping.CLIENT) == (
+    assert most_causes_sentence(members, MemberGrouping.CLIENT) == (
         "worker-4 caused 4 of the 8 rebalances of the last hour: 2 x member joined, 2 x member left."
     )
 
@@ -256,7 +257,7 @@ def test_clients_with_equal_counts_are_ranked_by_timeouts() -> None:
         "worker-3",
         "worker-1",
     ]
-    assert sentence(members, MemberGrouping.CLIENT) == (
+    assert most_causes_sentence(members, MemberGrouping.CLIENT) == (
         "worker-3 and 1 other client each caused 1 of the 2 rebalances of the last hour."
     )
 
@@ -268,7 +269,7 @@ def test_rebalances_without_a_known_client_are_counted_separately() -> None:
     members = members_of(fleet)
     assert members.of_nobody == {"member joined": 2, "session timeout": 1, "member left": 1}
     assert members.lines == {MemberGrouping.CLIENT: [], MemberGrouping.HOST: []}
-    assert sentence(members, MemberGrouping.HOST) == (
+    assert most_causes_sentence(members, MemberGrouping.HOST) == (
         "No host is known to have caused one of the 4 rebalances of the last hour."
     )
 
@@ -306,6 +307,16 @@ HELD = ConsumerMemberSnapshot(3, 2, "Stable", None, ["t"], "", None, {"t": [0, 1
 )
 def test_unknown_partitions_are_not_shown_as_zero(group: GroupSnapshot, partitions: int | None) -> None:
     assert line_of(members_of(fleet_of(group)), "worker").partitions == partitions
+
+
+def test_listed_rebalance_hides_the_owners_until_the_group_is_stable_again() -> None:
+    stable = view(members=[member("m", ("orders", 0))])
+    fleet, owners = fleet_of(stable), []
+    for state in (None, "PreparingRebalance", "Stable"):
+        if state is not None:
+            fleet.set_view("g", replace(stable, state=state))
+        owners.append(dict(facts_of(fleet).ownership.holders))
+    assert owners == [{("orders", 0): "m"}, {}, {("orders", 0): "m"}]
 
 
 def test_rocketmq_clients_have_unknown_host_and_partitions() -> None:
@@ -362,4 +373,4 @@ CLIENTS = [
 )
 def test_members_page_filters_and_sorts_lines(selection: MembersSelection, expected: list[str]) -> None:
     members = Members(lines={MemberGrouping.CLIENT: CLIENTS, MemberGrouping.HOST: []})
-    assert [one.name for one in selection.of(members)] == expected
+    assert [one.name for one in selection.select(members)] == expected

@@ -1,4 +1,4 @@
-"""The page of a group of RocketMQ's: lanes of clients, what they were told, who went, and why."""
+"""The page of a group of RocketMQ's: lanes of clients, when they were notified, who went, and why."""
 
 import json
 from itertools import pairwise
@@ -21,8 +21,6 @@ from tests.unit.kafka_why.test_why_rocketmq import Clocked, played
 from tests.unit.kafka_why.test_why_rocketmq_polled import WELL
 from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night
 
-ALL_MS = (BEGIN_MS - 1, END_MS)
-
 
 @pytest.fixture(scope="module")
 def story() -> list[HistoryEntry]:
@@ -30,7 +28,9 @@ def story() -> list[HistoryEntry]:
 
 
 def page(
-    entries: list[HistoryEntry], limits_ms: tuple[int, int] = ALL_MS, now_ms: int = END_MS
+    entries: list[HistoryEntry],
+    limits_ms: tuple[int, int] = (BEGIN_MS - 1, END_MS),
+    now_ms: int = END_MS,
 ) -> RocketMqPage:
     return rocketmq_page("g", entries, limits_ms, now_ms)
 
@@ -44,7 +44,7 @@ def at_ms(it: RocketMqPage, x: float) -> float:
     return it.picture.from_ms + (it.picture.to_ms - it.picture.from_ms) * x / 100
 
 
-def test_each_client_has_a_lane_from_joining_to_leaving(story: list[HistoryEntry]) -> None:
+def test_rocketmq_client_has_a_timeline_lane_from_join_to_leave(story: list[HistoryEntry]) -> None:
     it = page(story)
     assert [row.name for row in it.picture.lanes] == ["worker-1", "worker-2", "worker-3"]
     (second,) = lane(it, "worker-2").marks
@@ -58,9 +58,12 @@ def test_each_client_has_a_lane_from_joining_to_leaving(story: list[HistoryEntry
     assert at_ms(it, third.x) == pytest.approx(BEGIN_MS + 20_000, abs=1_000)
 
 
-def test_page_is_encoded_as_json(story: list[HistoryEntry]) -> None:
+def test_rocketmq_page_is_encoded_as_json(story: list[HistoryEntry]) -> None:
     """msgspec encodes no subclass of str, such as the text that `why` prints."""
-    assert b"DUPLICATE CLIENT ID" in msgspec.json.encode(page(story))
+    encoded = msgspec.json.encode(page(story))
+    assert b"DUPLICATE CLIENT ID" in encoded
+    shown = json.loads(encoded)
+    assert all("told" in one for one in [*shown["changes"], *shown["picture"]["lanes"]])
 
 
 @pytest.mark.parametrize(
@@ -73,12 +76,12 @@ def test_page_is_encoded_as_json(story: list[HistoryEntry]) -> None:
         ("g is still being polled", b"Not known: g is still being polled.</p>"),
     ],
 )
-def test_page_has_what_polls_show_or_why_they_show_nothing(
+def test_rocketmq_page_shows_the_poll_or_why_it_failed(
     story: list[HistoryEntry], polled: PolledPage | str, shown: bytes
 ) -> None:
     history = History([*story], frozenset(), from_start=True, records_read=len(story))
     known: dict[str, Any] = {"read": lambda *_: history, "now_ms": lambda: END_MS}
-    with serving(**known) as listening, serving(**known, polled_beside=lambda _: polled) as beside:
+    with serving(**known) as listening, serving(**known, polled_with_history=lambda _: polled) as beside:
         bodies = [answer(it, "/group?id=g")[2] for it in (listening, beside)]
         assert [b"The cluster now" in body for body in bodies] == [False, True]
         assert shown in bodies[1]
@@ -98,18 +101,18 @@ def test_client_id_on_two_connections_is_marked_and_listed_first(story: list[His
     assert expired.startswith("1 connection of worker-2 (c2) fell silent and expired")
 
 
-def test_notified_clients_have_a_mark_at_the_change(story: list[HistoryEntry]) -> None:
+def test_notified_rocketmq_clients_have_a_mark_at_the_change(story: list[HistoryEntry]) -> None:
     """Those that were there when the coordinator notified all connections."""
     it = page(story)
-    told = [change for change in it.changes if change.told]
-    assert len(lane(it, "worker-1").told) == len(told) > 0
-    assert len(lane(it, "worker-3").told) < len(told)  # it came later
+    notified = [change for change in it.changes if change.notified]
+    assert len(lane(it, "worker-1").notified) == len(notified) > 0
+    assert len(lane(it, "worker-3").notified) < len(notified)  # it came later
     expired = next(change for change in it.changes if change.sentence == "client expired: worker-2")
-    assert expired.told == ""
-    assert not any(abs(at_ms(it, x) - expired.at_ms) < 100 for x, _ in lane(it, "worker-1").told)
+    assert expired.notified == ""
+    assert not any(abs(at_ms(it, x) - expired.at_ms) < 100 for x, _ in lane(it, "worker-1").notified)
 
 
-def test_summary_counts_the_changes_in_the_time_range(story: list[HistoryEntry]) -> None:
+def test_rocketmq_summary_counts_the_changes_in_the_time_range(story: list[HistoryEntry]) -> None:
     assert page(story).sentence == (
         "It has 2 clients. It changed 7 times in this time: 3 x client connected, 2 x duplicate client id, "
         "1 x client expired, 1 x client left; all connections were notified 6 times."
@@ -138,7 +141,7 @@ def test_lists_and_marks_of_a_rocketmq_page_are_bounded() -> None:
         broker.leave("c", f"ch{number}")
     it = page(broker.history, (0, 10**7), 10**7)
     assert len(it.changes) == MAX_CHANGES < it.changes_number
-    assert 0 < len(lane(it, "stays").told) <= MAX_NOTIFICATIONS
+    assert 0 < len(lane(it, "stays").notified) <= MAX_NOTIFICATIONS
 
 
 @examples(60)
@@ -155,5 +158,5 @@ def test_rocketmq_picture_has_all_marks_inside_and_none_overlap(
             for mark in shown.marks:
                 assert 0 <= mark.x < 100 and 0 < mark.width <= 100.001 - mark.x
             assert all(a.x + a.width <= b.x + 0.001 for a, b in pairwise(shown.marks))
-            assert all(0 <= x <= 100 for x, _ in [*shown.gone, *shown.told])
+            assert all(0 <= x <= 100 for x, _ in [*shown.gone, *shown.notified])
         assert all(0 <= band.x <= 100 - band.width for band in it.bands)

@@ -4,7 +4,6 @@ import pytest
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.telemetry import GONE, Counted
-from kafka_why.observed.view import view_of as observed_view_of
 from kafka_why.page.deliveries import CACHE_MS, DeliveriesCache
 from kafka_why.page.findings import FindingKind
 from kafka_why.page.group import GroupPage, group_page, rebalance_page
@@ -14,9 +13,8 @@ from kafka_why.page.words import thousands
 from kafka_why.why.deliveries.report import DeliveryReport
 from kafka_why.why.history import History, HistoryUnavailable
 from kafka_why.why.report import analyze
-from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
-from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
+from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records, view_after
 from tests.unit.kafka_why.page_facts import facts, fleet_of, view
 from tests.unit.kafka_why.test_deliveries import counted, report, row, suspect
 from tests.unit.kafka_why.test_page_access import answer, serving
@@ -28,11 +26,7 @@ JOINED = ("at 12s", "share A e2", "at 15s", "share B e0")
 def world(*commands: str) -> tuple[Recorder, GroupSnapshot]:
     recorder = Recorder()
     recorder.play(*BEGUN, *commands)
-    group = recorder.any_group()
-    assert group is not None
-    view = view_of(group)
-    assert isinstance(view, GroupSnapshot)
-    return recorder, view
+    return recorder, recorder.view()
 
 
 def page(now_ms: int, *commands: str, with_history: bool = True) -> GroupPage:
@@ -45,18 +39,9 @@ REAL = real_records(REAL_OF_OTHERS)
 BEGIN_MS, END_MS = REAL[0].at_ms, REAL[-1].at_ms
 
 
-def watched(records: int) -> Watched:
-    """Groups of a broker's own coordinator, after so many records."""
-    return Watched().take(REAL[:records])
-
-
-def observed_view(group_id: str, records: int) -> GroupSnapshot:
-    return observed_view_of(watched(records).groups[group_id], {})
-
-
 def test_share_groups_are_listed_with_types_and_members() -> None:
     _, own = world(*JOINED)
-    fleet = fleet_of(own, observed_view("queue", 19), observed_view("counts", 56))
+    fleet = fleet_of(own, view_after("queue", 19), view_after("counts", 56))
     lines = {line.group_id: line for line in Overview(fleet).lines(END_MS)}
     assert {name: (line.protocol, line.state, line.members) for name, line in lines.items()} == {
         "g": ("share", "Stable", 2),
@@ -86,7 +71,7 @@ def test_share_page_shows_the_progress_of_partitions(with_history: bool) -> None
     ]
 
 
-def test_long_open_task_is_a_finding() -> None:
+def test_share_task_that_is_open_for_long_is_a_finding() -> None:
     assert page(69_999).findings == []
     (found,) = page(70_000).findings
     assert (found.kind, found.since_ms) == (FindingKind.NOT_INITIALIZED, 10_000)
@@ -125,8 +110,8 @@ def test_share_page_lists_members_and_rebalances() -> None:
 def test_observed_share_group_has_members_rebalances_and_a_picture(
     group_id: str, records: int, protocol: str, holds: list[str]
 ) -> None:
-    analysis = analyze(watched(records).of(group_id))
-    page = group_page(facts(observed_view(group_id, records)), analysis, (BEGIN_MS - 1, END_MS), END_MS)
+    analysis = analyze(Watched().take(REAL[:records]).of(group_id))
+    page = group_page(facts(view_after(group_id, records)), analysis, (BEGIN_MS - 1, END_MS), END_MS)
     assert (page.protocol, page.state, page.generation) == (protocol, "Stable", 4)
     assert sorted(member.holds for member in page.members) == holds
     assert page.rebalances[0].sentence.startswith("member joined: ")
@@ -136,13 +121,13 @@ def test_observed_share_group_has_members_rebalances_and_a_picture(
 
 
 def test_page_of_a_streams_group_has_its_processes() -> None:
-    page = group_page(facts(observed_view("counts", 56)), None, (0, END_MS), END_MS)
+    page = group_page(facts(view_after("counts", 56)), None, (0, END_MS), END_MS)
     assert page.streams is not None
     assert [(one.members, one.active, one.standby) for one in page.streams.processes] == [
         (1, 2, 2),
         (1, 2, 2),
     ]
-    with serving(fleet=fleet_of(observed_view("counts", 56)), read=without) as listening:
+    with serving(fleet=fleet_of(view_after("counts", 56)), read=without) as listening:
         _, _, body = answer(listening, "/group?id=counts")
     assert "Processes</h2>" in body.decode()
     assert page.streams.processes[0].process_id in body.decode()
@@ -173,7 +158,7 @@ def test_share_group_of_the_brokers_has_a_page_of_its_deliveries() -> None:
 
 
 def test_only_the_page_of_a_share_group_shows_deliveries() -> None:
-    fleet = fleet_of(observed_view("queue", 19), view("other"))
+    fleet = fleet_of(view_after("queue", 19), view("other"))
     with serving(fleet=fleet, read=without, deliveries=DeliveriesCache(read_deliveries)) as listening:
         shared, other = (answer(listening, f"/group?id={name}")[2].decode() for name in ("queue", "other"))
     assert "orders-0@4711" in shared
@@ -194,10 +179,10 @@ def test_delivery_report_is_cached_for_some_seconds() -> None:
     assert len(asked) == 2
     for number in range(100):
         kept.report(f"g{number}", (0, 1))
-    assert len(kept._known) <= 32
+    assert len(kept._reports) <= 32
 
 
-def test_rows_beyond_the_bound_are_counted() -> None:
+def test_delivery_rows_beyond_the_limit_are_counted() -> None:
     def many(group_id: str, from_ms: int, to_ms: int) -> DeliveryReport | None:
         rows = [row("a", number, accepted=1) for number in range(700)]
         return report(group_id, [(from_ms, counted(rows, others=Counted()))], from_ms, to_ms)

@@ -86,7 +86,7 @@ def row_of(it: TimelinePicture, name: str) -> LaneRow:
     return found
 
 
-def test_timeline_has_a_lane_for_each_member_and_a_band_for_each_rebalance() -> None:
+def test_timeline_has_a_lane_per_member_and_a_band_per_rebalance() -> None:
     it = drawn(played(*STORY), (BEGIN_MS, END_MS), END_MS)
     assert [row.name for row in it.lanes] == ["worker-1", "worker-2", "worker-3", "worker-4"]
     assert [band.number for band in it.bands] == [1, 2, 3, 4]

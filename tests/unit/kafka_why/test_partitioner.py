@@ -26,6 +26,6 @@ def test_partition_hash_is_that_of_the_java_client(key: bytes, hashed: int) -> N
 
 def test_partitions_of_long_group_ids_are_not_cached() -> None:
     """Clients choose them: 10,000 ids of 32 kB would be much memory."""
-    before = partitioner._cached.cache_info().currsize
+    before = partitioner._cached_partition_of.cache_info().currsize
     assert partition_of("g" * 32_767, 7) == partition_of("g" * 32_767, 7)
-    assert partitioner._cached.cache_info().currsize == before
+    assert partitioner._cached_partition_of.cache_info().currsize == before

@@ -84,7 +84,7 @@ def test_unknown_generations_are_counted_until_a_member_names_one() -> None:
     assert not any("left no record" in one.cause.reason for one in of.rebalances)
 
 
-def test_rebalance_that_was_seen_has_a_beginning_although_nothing_differs_afterwards() -> None:
+def test_polled_rebalance_that_changed_nothing_has_a_beginning_and_an_end() -> None:
     waiting = classic("PreparingRebalance", member("a"))
     of = explained(ALONE, waiting, waiting, ALONE)
     (again,) = of.rebalances
@@ -109,7 +109,7 @@ NEW = classic("Stable", member("a", 0, 1))
 
 
 @pytest.mark.parametrize("polls", [(None, NEW), (ALONE, None, NEW)])
-def test_group_first_seen_while_polling_was_created(polls: Sequence[Poll]) -> None:
+def test_group_absent_from_the_previous_poll_is_shown_as_created(polls: Sequence[Poll]) -> None:
     assert "GroupCreated" in [entry.type for entry in polled(*polls)]
 
 
@@ -172,6 +172,6 @@ def test_broker_clock_is_assumed_equal_to_ours_unless_records_contradict(
     appended_ms: int, ahead_ms: int
 ) -> None:
     clock = BrokersClock()
-    clock.read(None, 1_000, 1_010)
-    clock.read(appended_ms, 1_500, 1_510)
+    clock.apply_read(None, 1_000, 1_010)
+    clock.apply_read(appended_ms, 1_500, 1_510)
     assert clock.ahead_ms == ahead_ms

@@ -1,6 +1,7 @@
 """Records that are requests or packs, and those that are refused, with their reasons and responses."""
 
 import json
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,18 @@ from kafka_why.contract.codec import (
     slot_of,
     unpack,
 )
+from kafka_why.contract.early_answers import (
+    AsOf,
+    EarlyAnswers,
+    Headers,
+    ReplicaId,
+    as_of,
+    commits_of,
+    early_headers,
+    is_from_query,
+    marker_headers,
+    marker_of,
+)
 from kafka_why.contract.kafka.requests import (
     Heartbeat,
     JoinGroup,
@@ -36,7 +49,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorCode, ReleaseGroup
-from streaming.query.admission import MAX_SHARDS, check_shards, shard_of, takes_packs
+from streaming.query.admission import MAX_SHARDS, allows_packs, check_shards, shard_of
 
 COMMON: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 1, "api_version": 3}
 HEARTBEAT = COMMON | {"type": "Heartbeat", "generation_id": 1, "member_id": "m"}
@@ -60,6 +73,12 @@ def decoded(request: dict[str, Any]) -> object:
     return decode_request(json.dumps(request).encode())
 
 
+def refused(value: bytes) -> Refusal:
+    refusal = decode_request(value)
+    assert isinstance(refusal, Refusal)
+    return refusal
+
+
 @pytest.mark.parametrize(
     ("request_", "of"),
     [
@@ -78,7 +97,7 @@ def test_each_request_round_trips(request_: dict[str, Any], of: type) -> None:
     assert decode_request(encode(request)) == request
 
 
-def test_a_topic_id_is_a_uuid_as_text_and_may_be_left_out() -> None:
+def test_topic_id_is_an_optional_uuid_in_text_form() -> None:
     partitions = [{"partition_index": 0, "committed_offset": 5}]
     topics = [{"name": "t", "topic_id": TOPIC_ID, "partitions": partitions}, {"name": "t", "partitions": []}]
     commit = decoded(COMMON | {"type": "OffsetCommit", "topics": topics})
@@ -106,8 +125,7 @@ def test_unknown_request_fields_are_ignored() -> None:
     ],
 )
 def test_invalid_field_is_named_to_the_sender(fields: dict[str, Any], named: str) -> None:
-    refusal = decoded(HEARTBEAT | fields)
-    assert isinstance(refusal, Refusal)
+    refusal = refused(json.dumps(HEARTBEAT | fields).encode())
     assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, ADDRESS)
     assert named in refusal.message
 
@@ -136,8 +154,7 @@ def test_invalid_field_is_named_to_the_sender(fields: dict[str, Any], named: str
     ids=lambda value: repr(value[:20]),
 )
 def test_request_without_a_reply_address_is_refused_silently(value: bytes) -> None:
-    refusal = decode_request(value)
-    assert isinstance(refusal, Refusal)
+    refusal = refused(value)
     assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, None)
     assert refusal.message
     assert refusal.response("requests-0-1") is None
@@ -145,8 +162,7 @@ def test_request_without_a_reply_address_is_refused_silently(value: bytes) -> No
 
 @pytest.mark.parametrize("version", [0, 2, -1, 10**4_200])
 def test_unsupported_record_version_gets_unsupported_version(version: int) -> None:
-    refusal = decoded(HEARTBEAT | {"version": version})
-    assert isinstance(refusal, Refusal)
+    refusal = refused(json.dumps(HEARTBEAT | {"version": version}).encode())
     assert refusal.reason is Reason.UNSUPPORTED_VERSION
     response = refusal.response("requests-0-1")
     assert response is not None
@@ -157,13 +173,12 @@ def test_number_with_too_many_digits_is_refused() -> None:
     value = json.dumps(HEARTBEAT).replace(
         '"generation_id": 1', '"generation_id": 1, "version": ' + "9" * 5_000
     )
-    refusal = decode_request(value.encode())
-    assert isinstance(refusal, Refusal)
+    refusal = refused(value.encode())
     assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, ADDRESS)
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_refusals_are_answered_with_kafkas_errors(reason: Reason) -> None:
+def test_refused_record_is_answered_with_kafkas_error_for_its_reason(reason: Reason) -> None:
     response = Refusal(reason, "why", ADDRESS).response("requests-0-1")
     expected = {
         Reason.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION,
@@ -215,7 +230,7 @@ def test_clock_record_has_exactly_these_bytes() -> None:
         (None, b'{"type":"Clock","time_ms":0,"owner_epoch":1234567890123456}'),
     ],
 )
-def test_other_records_are_not_taken_for_clock_records(key: bytes | None, value: bytes | None) -> None:
+def test_records_unlike_a_clock_record_are_not_taken_for_one(key: bytes | None, value: bytes | None) -> None:
     assert not is_clock_record(key, value)
 
 
@@ -233,8 +248,8 @@ def test_single_message_is_not_a_pack(message: dict[str, str]) -> None:
 
 
 @given(st.text(), st.integers(0, 5), st.sampled_from([2**power for power in range(7)]))
-def test_the_slot_of_a_pack_decides_the_shard(group_id: str, partition: int, shards: int) -> None:
-    assert takes_packs(shards)
+def test_packed_record_goes_to_the_shard_of_its_slot(group_id: str, partition: int, shards: int) -> None:
+    assert allows_packs(shards)
     assert shard_of(group_id, partition, shards) == partition * shards + slot_of(group_id) % shards
 
 
@@ -248,3 +263,58 @@ def test_dead_letter_of_any_record_fits_into_a_record() -> None:
     """The sink fails every time on a record that is too large, so no input may cause one."""
     worst = 2 * DEAD_LETTER_MAX_BYTES * 4 // 3 + DEAD_LETTER_MAX_BYTES + 6 * MESSAGE_MAX_CHARS
     assert worst < TopicLayout.named().view_max_bytes
+
+
+OLD, NEW = ReplicaId(3, 9), ReplicaId(4, 1)
+
+
+OTHERS: list[Headers | None] = [None, [], [("trace", b"1")], [("trace", None)]]
+
+
+def test_early_answer_and_marker_headers_round_trip_and_are_distinguished() -> None:
+    early, marker = early_headers(OLD, 1_795_000_000_123), marker_headers(NEW)
+    assert (as_of(early), marker_of(marker)) == (AsOf(OLD, 1_795_000_000_123), NEW)
+    assert [as_of(headers) for headers in (*OTHERS, marker)] == [None] * 5
+    assert [marker_of(headers) for headers in (*OTHERS, early)] == [None] * 5
+    assert [is_from_query(headers) for headers in (*OTHERS, early, marker)] == [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize(
+    ("records", "counts"),
+    [
+        ([None, marker_headers(NEW), None, [("trace", b"1")]], [True, False, True, True]),
+        (
+            [early_headers(OLD, 1), marker_headers(NEW), early_headers(OLD, 2), early_headers(NEW, 2)],
+            [True, False, False, True],
+        ),
+        ([marker_headers(NEW), marker_headers(OLD), early_headers(OLD, 1)], [False, False, False]),
+        (
+            [
+                marker_headers(ReplicaId(4, 10)),
+                *(early_headers(ReplicaId(*it), 1) for it in ((4, 9), (4, 11), (5, 1))),
+            ],
+            [False, False, True, True],
+        ),
+    ],
+    ids=["the query's", "a replaced replica", "an old marker that comes late", "replicas of one owner"],
+)
+def test_answers_of_a_replica_count_until_the_marker_of_a_later_replica(
+    records: list[Headers | None], counts: list[bool]
+) -> None:
+    answers = EarlyAnswers()
+    assert [answers.accepts(0, headers) for headers in records] == counts
+    assert answers.accepts(1, early_headers(OLD, 2)), "each partition has its markers"
+
+
+def test_responses_record_with_unreadable_headers_is_ignored() -> None:
+    answers = EarlyAnswers()
+    for name, value in product(("early", "replicas-since"), (None, b"", b"3", b"3.x 1", b"\xff")):
+        assert not answers.accepts(0, [(name, value)])
+    assert answers.accepts(0, early_headers(OLD, 1)), "and it marks nothing"
+
+
+def test_commits_are_listed_in_headers_if_they_fit_the_record() -> None:
+    commits = {0: [5, 2**62], 7: [-1]}
+    assert commits_of(early_headers(ReplicaId(1, 2), 3, commits, max_commits_bytes=100)) == commits
+    assert commits_of(early_headers(ReplicaId(1, 2), 3, commits, max_commits_bytes=10)) == {}
+    assert commits_of(early_headers(ReplicaId(1, 2), 3)) == commits_of(None) == {}

@@ -129,12 +129,12 @@ def _sent(subscriptions: int, consumers: int = 1, start: int = 0) -> bytes:
         b'{"consumerDataSet":' + b"[" * 500_000,
     ],
 )
-def test_heartbeat_beyond_a_bound_is_refused(body: bytes) -> None:
+def test_rocketmq_heartbeat_with_too_many_entries_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedFrame):
         bodies.decode_heartbeat(body)
 
 
-def test_lock_assignment_and_mode_requests_are_decoded() -> None:
+def test_rocketmq_lock_assignment_and_mode_requests_are_decoded() -> None:
     queue = b'{"topic":"t","brokerName":"b","queueId":1}'
     lock = b'{"consumerGroup":"g","clientId":"c","onlyThisBroker":false,"mqSet":[%s]}'
     assert bodies.decode_lock_batch(lock % b",".join([queue] * 2)) == bodies.LockBatch("g", "c", (_QUEUE,))
@@ -219,7 +219,7 @@ def test_route_and_cluster_name_the_brokers() -> None:
     assert cluster.broker_addr_table["brokerAddrs"].broker_addrs == {0: "127.0.0.1:1"}
 
 
-def test_unmapped_address_is_never_passed() -> None:
+def test_broker_address_without_a_mapping_is_never_forwarded() -> None:
     with pytest.raises(KeyError):
         rewrite_addresses(_ROUTE % b'0:"host:3"', _PORTS.__getitem__)
 

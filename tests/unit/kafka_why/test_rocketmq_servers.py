@@ -24,12 +24,12 @@ def test_name_servers_are_read_as_rocketmq_writes_them(text: str, expected: tupl
 
 
 @pytest.mark.parametrize("text", ["", ";", "mq-1", "mq-1:x"])
-def test_list_without_a_port_or_a_server_is_refused(text: str) -> None:
+def test_name_server_list_without_a_port_or_a_server_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"name server|HOST:PORT"):
         parse_name_servers(text)
 
 
-def test_keys_are_read_from_tools_yml_or_from_the_environment(tmp_path: Path) -> None:
+def test_rocketmq_access_keys_come_from_tools_yml_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "tools.yml"
     file.write_text("# Licensed\n\naccessKey: rocketmq2\nsecretKey: '12345678'  # of the admin\n")
     environ = {"ROCKETMQ_ACCESS_KEY": "a", "ROCKETMQ_SECRET_KEY": "s"}
@@ -60,7 +60,7 @@ def test_tls_verifies_the_server_only_if_the_file_says_so(tmp_path: Path) -> Non
         (["why", "--namesrv", "mq:1"], {}, "Missing argument 'GROUP'"),
         (["why", "g", "--namesrv", "mq:1", "--since", "1h"], {}, "--namesrv does not go with --since"),
         (["page", "--namesrv", "mq:1", "--prefix", "x"], {}, "--namesrv does not go with --prefix"),
-        (["why", "g", "--from-dir", "."], {"NAMESRV_ADDR": "mq:1"}, ". has no folder events"),
+        (["why", "g", "--from-dir", "."], {"NAMESRV_ADDR": "mq:1"}, ". has no files in events"),
     ],
 )
 def test_options_of_other_sources_are_refused_beside_name_servers(

@@ -1,4 +1,4 @@
-"""What `why` says of members' polls, from what their clients pushed: what is certain, what was only said."""
+"""The last polls of members in reports of `why`, from client telemetry: certain and only reported ones."""
 
 from datetime import UTC
 from functools import cache
@@ -34,7 +34,7 @@ def story() -> list[HistoryEntry]:
 
 
 def told(name: str, *pushes: Push, interval_ms: int | None = None) -> Report:
-    """Return the report on STORY, where the client of this member said that."""
+    """Return the report on STORY, in which this member's client has pushed these metrics."""
     history = story()
     member_id = member(history, name)
     intervals = {} if interval_ms is None else {member_id: interval_ms}
@@ -112,7 +112,7 @@ WITHIN, AGAIN = push(LEFT_MS - 4_000, poll=6), push(LEFT_MS + 5_000, poll=1)
         ("worker-2", [push(EXPIRED_MS - 5_000, poll=30)], None, None),
     ],
 )
-def test_report_line_states_what_the_clients_pushes_show(
+def test_report_states_the_last_poll_shown_by_client_telemetry(
     name: str, pushes: list[Push], interval_ms: int | None, expected: str | None
 ) -> None:
     assert lines(told(name, *pushes, interval_ms=interval_ms)) == ([] if expected is None else [expected])
@@ -146,7 +146,7 @@ def test_late_poll_of_a_member_that_leaves_is_reported(poll_s: int, is_told: boo
 
 
 @given(st.data())
-def test_certain_last_poll_is_exact_to_a_second(data: st.DataObject) -> None:
+def test_last_poll_reported_as_certain_is_exact_to_a_second(data: st.DataObject) -> None:
     """A member polls at random times, and its client pushes at random times the whole seconds since."""
     polls = sorted(data.draw(st.lists(st.integers(BEGIN_MS, END_MS), min_size=1, max_size=8)))
     pushes_ms = sorted(data.draw(st.lists(st.integers(polls[0], END_MS), max_size=8)))

@@ -1,4 +1,4 @@
-"""What moved, and how many moves were needless: the definition, compared with all possible even splits."""
+"""Moved partitions and needless moves: the definition, compared with all possible even splits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -14,14 +14,13 @@ from tests.unit.kafka_why.page_facts import played
 from tests.unit.kafka_why.why_story import STORY
 
 MEMBERS = ("a", "b", "c", "d")
-Owners = Mapping[TopicPartition, str]
 
 
 def t(*numbers: int) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition("t", number) for number in numbers)
 
 
-def test_assignments_are_read_only_if_all_are_a_consumers() -> None:
+def test_assignments_are_read_only_if_all_have_the_consumer_format() -> None:
     entry = next(entry for entry in played(*STORY) if entry.type is EntryType.STABLE)
     of_a = encode_assignment(Assignment(tuple(t(1))))
     read = AssignmentDecoder()
@@ -33,7 +32,9 @@ def test_assignments_are_read_only_if_all_are_a_consumers() -> None:
         assert read.numbers(replace(entry, seq=seq, assignments=None)) == numbers, "it is read once"
 
 
-def least_given_up(last: Owners, partitions: Sequence[TopicPartition], members: Sequence[str]) -> int:
+def least_given_up(
+    last: Mapping[TopicPartition, str], partitions: Sequence[TopicPartition], members: Sequence[str]
+) -> int:
     """Return the minimum number of partitions that stayers give up, found by trying every even split."""
 
     def given_up(split: Sequence[str]) -> int:
@@ -60,7 +61,7 @@ def rebalance(draw: st.DrawFn) -> tuple[dict[TopicPartition, str], dict[TopicPar
 
 
 @given(rebalance())
-def test_needless_is_what_exceeds_the_best_even_split(
+def test_moves_not_required_for_an_even_split_are_counted_as_needless(
     moved: tuple[dict[TopicPartition, str], dict[TopicPartition, str], list[str]],
 ) -> None:
     before, after, members = moved
@@ -76,7 +77,7 @@ holdings = st.dictionaries(
 
 
 @given(holdings, holdings)
-def test_compared_moves_conserve_partitions(
+def test_gained_and_lost_partitions_add_up_in_compared_assignments(
     before: dict[str, frozenset[TopicPartition]], after: dict[str, frozenset[TopicPartition]]
 ) -> None:
     moves = compare(before, after)
@@ -93,10 +94,10 @@ def test_compared_moves_conserve_partitions(
 
 
 @given(holdings, holdings)
-def test_members_that_keep_their_partitions_change_nothing(
+def test_unchanged_members_do_not_affect_the_counted_moves(
     before: dict[str, frozenset[TopicPartition]], after: dict[str, frozenset[TopicPartition]]
 ) -> None:
-    """The figures are those of all partitions, though only changed members are looked at."""
+    """The figures are those of all partitions, though only changed members are compared."""
     last, now = owners(before), owners(after)
     moves = compare(before, after)
     assert moves.moved == sum(p in last and owner != last[p] for p, owner in now.items())

@@ -1,4 +1,4 @@
-"""What `why` says of a group of the cluster's own coordinator: what its log shows, and nothing else."""
+"""Reports of `why` on a group of the cluster's own coordinator, which say only what its log shows."""
 
 import pytest
 from msgspec.structs import replace
@@ -98,7 +98,7 @@ A = classic_member("a", 0)
         ([(A,), (A,)], "gained partitions", False),
     ],
 )
-def test_report_names_what_the_records_show_but_do_not_say(
+def test_remark_is_shown_only_if_the_records_support_it(
     changes: list[tuple[ClassicMember, ...]], remark: str, is_there: bool
 ) -> None:
     found = report_on(*(generation(number, *members) for number, members in enumerate(changes, 1)))
@@ -213,7 +213,7 @@ def test_report_on_a_real_brokers_group_has_its_causes_moves_and_end(
         assert [r.outcome for r in of.rebalances] == [*outcomes, RebalanceOutcome.EMPTY]
 
 
-def test_awaited_members_are_unknown_while_all_are_present() -> None:
+def test_no_member_is_reported_as_awaited_while_all_are_present() -> None:
     one = generation(1, classic_member("a", 0), since_ms=1_900)
     two = generation(2, classic_member("a", 0), classic_member("b", 1), since_ms=29_900)
     said = [created(G, 1_000), Said(2_000, G, one), seen(29_000, "a", "b"), Said(30_000, G, two)]

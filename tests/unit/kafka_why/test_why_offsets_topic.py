@@ -4,13 +4,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from struct import pack
+from typing import NoReturn
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record import MemoryRecordsBuilder
 
+from cli import main
 from kafka_why import stored_groups
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
@@ -18,12 +25,13 @@ from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import RecordPosition
 from kafka_why.observed.step import observe
-from kafka_why.stored_groups import GroupNews, LogPart, StoredGroups
+from kafka_why.stored_groups import GroupUpdate, LogPart, StoredGroups
 from kafka_why.stored_log import Batch, LogWalk, OpenTransactions, Progress, StoredLog
-from kafka_why.topic_reader import NamesById
+from kafka_why.topic_reader import GatewayAddress, NamesById
+from kafka_why.why.history import HistoryUnavailable, read_folder
 from kafka_why.why.offsets_topic import GroupRecords
 from streaming.query.admission import LogRow
-from tests.harness.observed_log import REAL, REAL_OF_OTHERS, converted_rows, real_rows
+from tests.harness.observed_log import REAL, REAL_OF_OTHERS, Watched, converted_rows, real_records, real_rows
 
 GROUPS = [(REAL, "classic"), (REAL, "consumer"), (REAL_OF_OTHERS, "queue"), (REAL_OF_OTHERS, "counts")]
 GZIP = 1
@@ -93,7 +101,7 @@ def observed(group_id: str, rows: Iterable[LogRow]) -> list[HistoryEntry]:
 
 @pytest.mark.parametrize(("path", "group_id"), GROUPS, ids=[group_id for _, group_id in GROUPS])
 @given(ends=st.sets(st.integers(1, 20)), compression=st.sampled_from([0, GZIP]))
-def test_history_equals_that_of_all_records_read_one_by_one(
+def test_history_is_the_same_however_the_fetched_records_are_split(
     path: Path, group_id: str, ends: set[int], compression: int
 ) -> None:
     rows = real_rows(path)
@@ -103,22 +111,22 @@ def test_history_equals_that_of_all_records_read_one_by_one(
     part, walk = read(group_id, responses, len(rows))
     assert part.entries == observed(group_id, rows)
     assert part.entries
-    assert (walk.is_over, walk.is_whole, walk.whole_from_ms) == (True, True, rows[0].at_ms)
+    assert (walk.is_over, walk.is_complete, walk.complete_from_ms) == (True, True, rows[0].at_ms)
 
 
 def test_evidence_is_complete_from_the_batch_after_the_last_gap() -> None:
     rows = real_rows()
     whole = [batch(some) for some in requests(rows)]
     missing_batch = read("classic", [b"".join([*whole[:3], *whole[4:]])], len(rows))[1]
-    assert (missing_batch.is_whole, missing_batch.whole_from_ms) == (False, requests(rows)[4][0].at_ms)
+    assert (missing_batch.is_complete, missing_batch.complete_from_ms) == (False, requests(rows)[4][0].at_ms)
     longest = max(range(len(whole)), key=lambda n: len(requests(rows)[n]))
     cleaned = bytearray(whole[longest])
     cleaned[60] -= 1  # the number of records
     in_batch = read("classic", [b"".join([*whole[:longest], cleaned, *whole[longest + 1 :]])], len(rows))[1]
-    assert (in_batch.is_whole, in_batch.whole_from_ms) == (False, requests(rows)[longest][0].at_ms)
+    assert (in_batch.is_complete, in_batch.complete_from_ms) == (False, requests(rows)[longest][0].at_ms)
 
 
-def test_log_may_end_with_a_gap() -> None:
+def test_offsets_topic_may_end_with_a_gap() -> None:
     rows = real_rows()
     walk = read("classic", [b"".join(map(batch, requests(rows))), b""], len(rows) + 5)[1]
     assert walk.is_over
@@ -130,7 +138,7 @@ def test_records_that_compaction_removed_are_not_counted(compression: int) -> No
     whole = [batch(some, compression) for some in requests(rows)]
     left = [*whole[:3], *whole[4:]]
     found = LogWalk(0, len(rows), b"").batches(b"".join(left))
-    assert sum(one.record_count for one in found) == len(rows) - len(requests(rows)[3])
+    assert sum(one.records_count for one in found) == len(rows) - len(requests(rows)[3])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,7 @@ def test_commits_of_a_transaction_count_once_it_has_committed(key: bytes, said: 
     assert said in removed.reason
 
 
-def test_commit_of_a_transaction_is_later_than_those_before_its_end() -> None:
+def test_transactional_commit_counts_from_the_end_of_its_transaction() -> None:
     (row, *_) = [row for row in real_rows() if row.key[1] < 2]
     offset_at = 2  # the value has the offset after its version
     plain, later = (
@@ -186,8 +194,8 @@ class Known:
         self.entries: dict[str, list[HistoryEntry]] = {}
         self.views: dict[str, GroupSnapshot | None] = {}
 
-    def take(self, news: GroupNews) -> None:
-        if news.anew:
+    def take(self, news: GroupUpdate) -> None:
+        if news.replaces_entries:
             self.entries[news.group_id] = []
         self.entries.setdefault(news.group_id, []).extend(news.entries)
         self.views[news.group_id] = news.view
@@ -220,7 +228,7 @@ def test_history_read_backwards_equals_that_read_forwards(path: Path, cuts: list
 
 @pytest.mark.parametrize("path", [REAL, REAL_OF_OTHERS], ids=["consumers", "share and streams"])
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=5))
-def test_last_records_before_the_window_are_enough_for_the_state_now(path: Path, cuts: list[int]) -> None:
+def test_current_state_needs_only_the_last_records_before_the_window(path: Path, cuts: list[int]) -> None:
     assert read_all(path, cuts, NOTHING_MS).state() == read_all(path, [], ALL_MS).state()
 
 
@@ -240,3 +248,65 @@ def test_converted_group_is_not_shown_as_new_by_page_or_why() -> None:
         assert {EntryType.MEMBER_ADDED, EntryType.GROUP_EPOCH_BUMPED} <= {entry.type for entry in entries}
         added = [entry.client_id for entry in entries if entry.type is EntryType.MEMBER_ADDED]
         assert (entries[0].seq > 1, added) == (True, ["k2"]), "k1 was a member before"
+
+
+HISTORY = Watched().take(real_records(REAL_OF_OTHERS)).history
+
+
+def write(folder: Path, name: str, batch: int, entries: list[HistoryEntry]) -> None:
+    """A file of a batch."""
+    day = folder / "events" / "date=2026-11-26"
+    day.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "group_id": [entry.group_id for entry in entries],
+        "value": [encode(entry).decode() for entry in entries],
+        "batch": [batch] * len(entries),
+    }
+    pq.write_table(pa.table(columns), day / name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder in which the file with the last name has the first batches."""
+    write(tmp_path, "to-000000000003.parquet", 3, HISTORY[:20])
+    write(tmp_path, "batch-000000000004.parquet", 4, HISTORY[20:])
+    return tmp_path
+
+
+def test_all_entries_of_a_group_are_read_in_order(folder: Path) -> None:
+    found = read_folder(folder, "queue")
+    assert found.entries == [entry for entry in HISTORY if entry.group_id == "queue"]
+
+
+def test_why_reports_from_an_output_folder(folder: Path) -> None:
+    result = CliRunner().invoke(main, ["why", "counts", "--from-dir", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "gave up active 0 2-3 in 190 ms" in result.output
+
+
+def test_an_unknown_group_and_an_empty_folder_are_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(HistoryUnavailable, match=r"group queues is unknown.*did you mean queue"):
+        read_folder(folder, "queues")
+    (tmp_path / "new" / "events" / "date=2026-11-26").mkdir(parents=True)
+    for empty in (tmp_path / "events", tmp_path / "new"):
+        with pytest.raises(HistoryUnavailable, match="has no files in events"):
+            read_folder(empty, "queue")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--bootstrap-servers", "127.0.0.1:1", "--from-dir", "."]])
+def test_exactly_one_source_option_is_required(arguments: list[str]) -> None:
+    result = CliRunner().invoke(main, ["why", "g", *arguments])
+    assert result.exit_code == 2
+    assert "takes one of these options: --bootstrap-servers, --from-dir" in result.output
+
+
+@pytest.mark.parametrize("command", [["why", "g"], ["page"]])
+def test_a_gateways_address_is_refused(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers' own groups are not those that a client of the gateway asks for."""
+
+    def refuse(client_config: ClientConfig, prefix: str) -> NoReturn:
+        raise GatewayAddress(f"{client_config} is a gateway")
+
+    monkeypatch.setattr(f"kafka_why.cli.{'parameters' if command == ['page'] else 'why'}.layout_on", refuse)
+    result = CliRunner().invoke(main, [*command, "--bootstrap-servers", "127.0.0.1:1"])
+    assert (result.exit_code, result.output) == (1, "Error: 127.0.0.1:1 is a gateway\n")

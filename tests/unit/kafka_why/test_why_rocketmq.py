@@ -1,4 +1,4 @@
-"""How `why` reports on RocketMQ's groups: real histories, and special cases."""
+"""Reports of `why` on RocketMQ's groups: real histories, and special cases."""
 
 import re
 from datetime import UTC
@@ -28,9 +28,10 @@ from state.rocketmq.context import Effects
 from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import snapshot
 from state.timeline import Timeline
+from tests.harness.common import apply_rows
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
-from tests.harness.rocketmq_broker import QUEUES, Broker, of
+from tests.harness.rocketmq_broker import QUEUES, Broker, notified, of
 from tests.harness.rocketmq_log import realise
 from tests.unit.state.rocketmq_story import BEGIN_MS, END_MS, night
 
@@ -258,7 +259,7 @@ def test_clients_with_different_subscriptions_are_named_with_addresses_effect_an
     broker = gateway_story()
     for number, topic in ((1, "orders"), (2, "users"), (1, "orders")):
         broker.now_ms += 30_000
-        assert broker.beat(number, "b/0", topic).notified  # each replaces the topics of the other
+        assert notified(broker.beat(number, "b/0", topic))  # each replaces the topics of the other
     during = report("G", broker.history, broker.now_ms)
     assert [(c.kind, [x.client_id for x in c.concerned]) for c in during.changes] == [
         ("client connected", ["worker-1", "worker-1"]),
@@ -284,7 +285,7 @@ def test_clients_with_different_subscriptions_are_named_with_addresses_effect_an
     assert after.symptoms == []
 
 
-def test_history_has_the_beginning_and_the_end_of_different_subscriptions_alone() -> None:
+def test_different_subscriptions_are_recorded_only_when_they_begin_and_end() -> None:
     broker = gateway_story()
     before = len(broker.history)
     for _ in range(20):
@@ -336,10 +337,7 @@ def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object
     rows = realise(seed, length)
     found: list[tuple[str, list[HistoryEntry], object, int]] = []
     for group_id in GROUPS:
-        timeline = Timeline(group_id, None, CoordinatorConfig())
-        for row in rows:
-            if row.request.group_id == group_id:
-                timeline.apply(row)
+        timeline = apply_rows(Timeline(group_id, None, CoordinatorConfig()), rows)
         said = [event for effects in timeline.drain_effects() for event in effects.history]
         if history := [event for event in said if isinstance(event, HistoryEntry)]:
             found.append((group_id, history, timeline.group, rows[-1].at_ms))

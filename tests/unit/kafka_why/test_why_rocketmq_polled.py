@@ -67,7 +67,7 @@ def symptoms(found: GroupPoll, before: GroupPoll | None = None) -> dict[SymptomK
 WELL = poll([view("A", "B")], [client("A", 0, 1, 2, 3), client("B", 4, 5, 6)])
 
 
-def test_group_without_a_fault_has_no_symptom_and_shares_as_clients_hold_them() -> None:
+def test_healthy_rocketmq_group_has_no_symptom() -> None:
     assert symptoms(later(WELL), WELL) == {}
     assert shares(WELL) == {"A": QUEUES[:4], "B": QUEUES[4:]}
     text = poll_report_text(poll_report(later(WELL), WELL), Clock(UTC))
@@ -90,7 +90,7 @@ def test_duplicate_client_id_names_both_addresses_and_the_queues_that_nobody_rea
     assert headline.startswith("Group g of RocketMQ has DUPLICATE CLIENT ID, queues without a reader")
 
 
-def test_duplicate_of_unknown_starts_and_a_queue_that_moves_have_no_such_symptom() -> None:
+def test_symptoms_ignore_unknown_start_times_and_queues_that_are_moving() -> None:
     one_answer = poll([view("A", "A")], [client("A", 0, 1, 2, 3)])
     assert symptoms(one_answer)[SymptomKind.DUPLICATE].since_ms is None
     both = [client("A", 0, 1, 2, 3, started_ms=None), client("A", 0, 1, 2, 3)]
@@ -100,7 +100,7 @@ def test_duplicate_of_unknown_starts_and_a_queue_that_moves_have_no_such_symptom
     assert symptoms(later(moving), moving)[SymptomKind.TWO_READERS].queues == [queue(3)]
 
 
-def test_duplicate_client_id_does_no_harm_in_a_group_that_broadcasts() -> None:
+def test_duplicate_client_id_is_no_symptom_in_a_broadcasting_group() -> None:
     every = [client("A", *range(7), message_model="BROADCASTING") for _ in range(2)]
     found = poll([view("A", "A", message_model="BROADCASTING")], every)
     assert symptoms(found) == {}
@@ -153,7 +153,7 @@ def test_missing_reader_is_not_reported_if_a_share_is_unknown() -> None:
     assert SymptomKind.NO_READER not in symptoms(poll([view("A", "B")], [own, silent]))
 
 
-def test_pop_of_all_queues_of_a_broker_leaves_none_without_a_reader() -> None:
+def test_queues_popped_by_every_client_have_a_reader() -> None:
     clients = [client("A", -1, pops=True), client("B", -1, pops=True, strategy="Other")]
     found = poll([view("A", "B"), view("A", broker="b/0")], clients, offsets=[QueueOffsets(queue(0), 5, 8)])
     assert symptoms(found) == {}
@@ -161,7 +161,7 @@ def test_pop_of_all_queues_of_a_broker_leaves_none_without_a_reader() -> None:
     assert symptoms(later(found), found)[SymptomKind.STANDING].client_ids == ["A", "B"]
 
 
-def test_brokers_that_see_different_clients_are_named_if_both_polls_show_it() -> None:
+def test_brokers_that_list_different_clients_in_two_polls_are_named() -> None:
     split = poll([view("A", "B"), view("A", broker="b/0")], WELL.clients)
     assert SymptomKind.VIEWS not in symptoms(later(split), WELL)
     reason = symptoms(later(split), split)[SymptomKind.VIEWS].reason
@@ -172,7 +172,7 @@ def test_brokers_that_see_different_clients_are_named_if_both_polls_show_it() ->
     assert symptoms(away, away) == {}
 
 
-def test_offset_that_stands_still_names_the_reader_and_when_it_last_consumed() -> None:
+def test_stalled_offset_names_its_reader_and_its_last_consume_time() -> None:
     held = [HeldQueue(queue(0), START_MS + 9, 3)]
     before = poll([view("A")], [client("A", 1, 2, 3, 4, 5, 6)], offsets=[QueueOffsets(queue(0), 5, 8)])
     before = replace(before, clients=[replace(before.clients[0], held=[*before.clients[0].held, *held])])
@@ -194,7 +194,7 @@ def test_offset_that_stands_still_names_the_reader_and_when_it_last_consumed() -
     assert symptoms(stands, just_came) == {}
 
 
-def test_changes_between_polls_are_clients_queues_subscriptions_and_faults() -> None:
+def test_poll_comparison_reports_changed_clients_queues_subscriptions_and_faults() -> None:
     third = poll(
         [view("A", "B", "C")],
         [client("A", 0, 1, 2), client("B", 3, 4, subscriptions={"T": "TagA"}), client("C", 5, 6)],
@@ -218,7 +218,7 @@ def test_changes_between_polls_are_clients_queues_subscriptions_and_faults() -> 
     assert list(symptom_changes(faults, faults, "g", 3)) == []
 
 
-def test_client_that_does_not_answer_has_not_given_its_queues_up() -> None:
+def test_unresponsive_client_is_not_shown_as_giving_up_its_queues() -> None:
     silent = replace(WELL, clients=[WELL.clients[0], client("B", error="timeout", is_silent=True)])
     assert list(changes(WELL, silent)) == list(changes(silent, WELL)) == []
     missed = poll([view(error="timeout"), view("A", broker="b/0")], WELL.clients[:1])

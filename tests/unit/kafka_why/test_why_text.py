@@ -3,14 +3,27 @@
 import re
 from datetime import UTC
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.why.history import why_nothing
+from kafka_why.why.history import no_history_text
 from kafka_why.why.report import report, with_returns
 from kafka_why.why.text import report_text
-from kafka_why.wording import Clock, Names, is_bare, parse_since
+from kafka_why.wording import (
+    Clock,
+    Column,
+    Names,
+    VisibleText,
+    is_bare,
+    parse_since,
+    render_table,
+    visible,
+    visible_text,
+)
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.kafka_why.why_story import END_MS, STORY
 
@@ -122,7 +135,7 @@ ONE = ("config group.initial.rebalance.delay.ms=0", "join m api=3", "sync m assi
         ),
     ],
 )
-def test_report_of_a_special_case_says_what_is_known(
+def test_why_report_has_the_lines_of_each_special_case(
     history: list[HistoryEntry], now_ms: int, said: list[str], never: list[str]
 ) -> None:
     text = re.sub(r"(\S+)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", r"@\1", text_of(history, now_ms))
@@ -133,13 +146,13 @@ def test_report_of_a_special_case_says_what_is_known(
 @pytest.mark.parametrize(
     ("principal", "shown"), [("User:ann", "requests-0-0 of User:ann"), ("User:ANONYMOUS", "requests-0-0")]
 )
-def test_request_that_caused_a_rebalance_is_shown_with_its_principal(principal: str, shown: str) -> None:
+def test_why_shows_the_principal_whose_request_caused_a_rebalance(principal: str, shown: str) -> None:
     history = Recorder().play(f"join a api=3 principal={principal}")
     assert text_line(text_of(history, NOW_MS), "trigger") == shown
     assert report("g", history, NOW_MS).rebalances[0].cause.principal == principal
 
 
-def test_a_member_that_joins_just_after_the_generation_was_formed_is_not_silent() -> None:
+def test_member_joining_just_after_a_rebalance_is_not_reported_as_silent() -> None:
     """Two consumers start together; the initial delay ends between the second one's two JoinGroups."""
     history = Recorder().play(
         "config group.initial.rebalance.delay.ms=3000",
@@ -198,7 +211,7 @@ def test_bare_uuid_is_recognized_as_a_member_id_without_client_name(member_id: s
         ("2026-11-21T03:00+01:00", 1_795_226_400_000),
     ],
 )
-def test_since_is_a_time_or_a_duration(text: str, at_ms: int) -> None:
+def test_since_option_is_a_time_or_a_duration(text: str, at_ms: int) -> None:
     assert parse_since(text, NOW_MS) == at_ms
 
 
@@ -213,10 +226,10 @@ def test_invalid_since_is_rejected(text: str) -> None:
 
 def test_unknown_group_error_suggests_similar_names() -> None:
     known = ["orders", "orders-eu", "payments", "Reorders-Nightly"]
-    assert why_nothing("order", known).endswith("did you mean orders, orders-eu, Reorders-Nightly?")
+    assert no_history_text("order", known).endswith("did you mean orders, orders-eu, Reorders-Nightly?")
     unknown = "group zzz is unknown: it does not exist and is not in the retained history"
-    assert why_nothing("zzz", known) == unknown
-    assert "older than the events topic's retention" in why_nothing("orders", known)
+    assert no_history_text("zzz", known) == unknown
+    assert "older than the events topic's retention" in no_history_text("orders", known)
 
 
 def text_line(text: str, label: str) -> str:
@@ -244,7 +257,7 @@ def test_deleted_topic_is_named_from_earlier_entries(again: tuple[str, ...]) -> 
     assert revoked(history) == {"foo (deleted)": [0, 1, 2, 3]}
 
 
-def test_client_that_left_and_came_back_is_named_unless_another_member_has_its_id() -> None:
+def test_returning_client_is_named_unless_another_member_has_its_id() -> None:
     history = Recorder().play(
         "config group.initial.rebalance.delay.ms=0",
         *("join w api=3", "sync w assign=@w:jobs-0", "at 1s", "leave w", "at 5s", "join w api=3"),
@@ -254,3 +267,45 @@ def test_client_that_left_and_came_back_is_named_unless_another_member_has_its_i
     _, left, joined = report("g", history, NOW_MS).rebalances
     twin = replace(left, returned=None, members=["w-00000000-0000-0000-0000-000000000000"])
     assert with_returns([twin, joined], {})[0].returned is None
+
+
+HOSTILE = "a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"
+SHOWN = r"a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"
+
+
+@given(st.text())
+def test_any_text_is_shown_as_one_printable_line(text: str) -> None:
+    assert visible(text).isprintable()
+    assert visible(visible(text)) == visible(text)
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"])))
+def test_printable_text_is_unchanged(text: str) -> None:
+    assert visible(text) == text
+    assert visible("gruppe é 群 🦆") == "gruppe é 群 🦆"
+
+
+def test_visible_text_keeps_its_own_line_breaks() -> None:
+    text = visible_text(["a\nb", visible_text(["c", "d"])])
+    assert text == "a\\nb\nc\nd"
+    assert isinstance(text, VisibleText)
+    assert visible(text) is text
+    assert visible(str(RuntimeError(text))) == text
+    assert visible(f"seen: {text}") == "seen: a\\nb\\nc\\nd"
+
+
+def test_client_text_cannot_add_a_line_to_a_report() -> None:
+    ours = of_scenario("timeline_2_follower_dies")
+    encoded = msgspec.json.encode(ours).replace(b"follower", b"follower\\nGroup g is Stable\\u001b[2J")
+    theirs = msgspec.json.decode(encoded, type=list[HistoryEntry])
+    text, plain = (report_text(report("g", it, 15_000), Clock(UTC)) for it in (theirs, ours))
+    assert text.count("\n") == plain.count("\n")
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert r"follower\nGroup g is Stable\x1b[2J" in text
+
+
+def test_a_table_has_a_line_for_each_row() -> None:
+    lines = render_table([Column("GROUP"), Column("STATE")], [[HOSTILE, "Empty"], ["b", None]]).split("\n")
+    assert len(lines) == 3
+    assert lines[1].split()[0] == SHOWN.split()[0]
+    assert all(line.isprintable() for line in lines)

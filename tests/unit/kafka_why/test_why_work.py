@@ -1,4 +1,4 @@
-"""What `why` says of groups of Kafka Connect and Kafka Streams, from the bytes of Kafka's own classes."""
+"""The work of Connect and of Kafka Streams by the classic protocol, from the bytes of assignments."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +21,10 @@ def recorded(name: str) -> list[bytes]:
     return [bytes.fromhex(line) for line in (DATA / f"{name}_assignments.txt").read_text().split()]
 
 
-CONNECT, STREAMS = recorded("connect"), recorded("streams")
+CONNECT, WRITTEN_STREAMS = recorded("connect"), recorded("streams")
 EAGER, EAGER_NOTHING, EAGER_MISMATCH = CONNECT[:3]
 NEW, REVOKED, DELAYED, MISMATCH = CONNECT[3:7]
-LATEST = STREAMS[-4:]
+LATEST = WRITTEN_STREAMS[-4:]
 """Of version 11: no tasks, active tasks and standbys, a probing rebalance, a follow-up and an error."""
 
 
@@ -151,5 +151,5 @@ def test_probing_rebalance_and_follow_up_are_reported() -> None:
 
 @pytest.mark.parametrize("version", range(11))
 def test_every_version_of_streams_has_its_tasks(version: int) -> None:
-    r = last("stream", {"a": user_data(STREAMS[4 * version + 1])})
+    r = last("stream", {"a": user_data(WRITTEN_STREAMS[4 * version + 1])})
     assert lines(r, "tasks")[0][1].startswith("a  active 0_1")

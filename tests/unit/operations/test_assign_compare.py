@@ -4,11 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.assign.model import GroupSpec, InputError, Member, parse_members, partitions
+from assignors.kafka.sticky_tasks import SubtopologyTasks, TaskMember
+from kafka_why.assign.model import GroupSpec, InputError, Member, parse_members
+from kafka_why.contract.kafka.history import STREAMS
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.why.moves import Holdings, owners
+from kafka_why.observed.records import MemberSubscribed
+from kafka_why.observed.view import view_of
+from kafka_why.why.moves import owners
+from kafka_why.why.reconciling import flat
 from kafka_why.wording import Names
-from operations.assign.compare import KAFKA, StrategyResult, outcome_text, outcomes, rounds
+from operations.assign.compare import KAFKA, StrategyResult, outcome_text, rounds, strategy_result
+from operations.assign.streams import StreamsSpec, streams_outcomes, streams_spec
+from tests.harness.histories import Recorder
+from tests.harness.observed_epochs import Said, settles, streams_epoch, streams_member, topology
+from tests.harness.observed_log import G, Watched, at
 
 TOPICS = {"orders": 6, "payments": 3}
 GOES_BY_COUNTS = sorted(KAFKA)
@@ -29,26 +38,22 @@ def groups(draw: st.DrawFn, members: st.SearchStrategy[dict[str, Member]] = any_
     return GroupSpec(TOPICS, group.members, {owner: frozenset(taken) for owner, taken in held.items()})
 
 
-def assigned(outcome: StrategyResult) -> Holdings:
-    return {share.member_id: partitions(share.assignment) for share in outcome.shares}
-
-
 def the(strategy: str, group: GroupSpec) -> StrategyResult:
-    (outcome,) = outcomes(group, group, [strategy])
+    outcome = strategy_result(strategy, group, group)
     return outcome
 
 
 @given(groups(), st.sampled_from([*GOES_BY_COUNTS, "lag-aware", "AVG", "CONSISTENT_HASH"]))
 def test_spread_and_moves_count_the_assigned_partitions(group: GroupSpec, strategy: str) -> None:
     outcome = the(strategy, group)
-    after = assigned(outcome)
+    after = {share.member_id: flat(share.assignment) for share in outcome.shares}
     assert group.current is not None
     assert outcome.moves is not None
     last, now = owners(group.current), owners(after)
     assert outcome.moves.moved == sum(now[p] != last[p] for p in now.keys() & last.keys())
     assert outcome.moves.fresh == len(now.keys() - last.keys())
     assert [s.partitions for s in outcome.shares] == [len(after[s.member_id]) for s in outcome.shares]
-    assert partitions(outcome.nobodys) == set(group.partitions()) - now.keys()
+    assert flat(outcome.nobodys) == set(group.partitions()) - now.keys()
     counts = [len(taken) for taken in after.values()]
     assert (outcome.spread.least, outcome.spread.most) == (min(counts), max(counts))
 
@@ -80,7 +85,9 @@ def test_machine_room_strategies_use_racks() -> None:
     group = GroupSpec(
         {"orders": 6}, {m: Member(("orders",), None, v.rack) for m, v in members.items()}, racks=racks
     )
-    nearby, rooms = outcomes(group, group, ["MACHINE_ROOM_NEARBY-AVG", "MACHINE_ROOM"])
+    nearby, rooms = (
+        strategy_result(name, group, group) for name in ("MACHINE_ROOM_NEARBY-AVG", "MACHINE_ROOM")
+    )
     assert {s.member_id: s.assignment for s in nearby.shares} == {
         "a": {"orders": [0, 3, 4, 5]},
         "b": {"orders": [1, 2]},
@@ -116,7 +123,7 @@ no member consumes orders 3-5"""
 
 
 def test_outcome_reports_partitions_handed_over_in_two_rounds() -> None:
-    current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
+    current = {"a": flat({"orders": [*range(6)]}), "b": flat({"payments": [0, 1, 2]})}
     group = GroupSpec(TOPICS, parse_members("a,b,c", TOPICS), current)
     assert outcome_text(the("cooperative-sticky", group), Names(group.members)) == HANDED_OVER
 
@@ -126,3 +133,63 @@ def test_outcome_reports_weights_and_unconsumed_partitions() -> None:
         TOPICS, parse_members("a,b=payments", TOPICS), weights={TopicPartition("payments", 2): 7}
     )
     assert outcome_text(the("AVG", group), Names(group.members)) == NOBODYS
+
+
+TWO = StreamsSpec(
+    {"a": TaskMember("p1", {"0": [0, 1], "1": [0]}), "b": TaskMember("p2", {"0": [2, 3]})},
+    {"0": SubtopologyTasks(4, True), "1": SubtopologyTasks(1, False)},
+    0,
+)
+
+
+def viewed(*said: Said) -> StreamsSpec:
+    return streams_spec(view_of(Watched().take(list(said)).groups[G], {}))
+
+
+def test_standby_replicas_are_added_on_members_without_the_task() -> None:
+    now, one, two = streams_outcomes(TWO, [], [], [1, 2])
+    kept = {"active 0": [0, 1], "active 1": [0]}, {"active 0": [2, 3]}
+    assert (now.strategy, [share.assignment for share in now.shares]) == ("now", [*kept])
+    added = {"standby 0": [2, 3]}, {"standby 0": [0, 1]}
+    assert [share.assignment for share in one.shares] == [a | b for a, b in zip(kept, added, strict=True)]
+    assert one.moves is not None
+    assert (one.moves.moved, one.moves.partitions, one.nobodys) == (0, 5, {})
+    shown = outcome_text(one, Names(["a", "b"]))
+    assert shown.startswith("num.standby.replicas=1\nMEMBER #TASKS GAINS LOSES ASSIGNMENT\n")
+    assert "spread: 4 to 5, standard deviation 0.5 tasks per member\nmoved: 0 of 5 tasks" in shown
+    assert two.nobodys == {"standby 0": [0, 1, 2, 3]}
+    assert "too few processes for all copies of standby 0 0-3" in outcome_text(two, Names(["a", "b"]))
+
+
+def test_streams_tasks_move_when_members_join_and_leave() -> None:
+    _, target = streams_outcomes(TWO, ["b"], ["c"], [])
+    assert {share.member_id: share.partitions for share in target.shares} == {"a": 3, "c": 2}
+    assert target.moves is not None
+    assert target.moves.moved == 2
+    with pytest.raises(InputError, match="no member is left"):
+        streams_outcomes(TWO, ["a", "b"], [], [])
+
+
+def test_assign_reads_a_group_from_its_published_view() -> None:
+    joined = [MemberSubscribed(name, streams_member(name), STREAMS) for name in ("a", "b")]
+    given = settles(STREAMS, 3, a=(0, 1), b=(2,))
+    found = viewed(*at(1_000, *joined, topology(), streams_epoch(3, standbys="1"), *given))
+    assert found == StreamsSpec(
+        {"a": TaskMember("process-a", {"0": [0, 1]}), "b": TaskMember("process-b", {"0": [2]})},
+        {"0": SubtopologyTasks(3, True)},
+        1,
+    )
+
+
+def test_stateless_streams_group_has_no_standby_tasks() -> None:
+    recorder = Recorder()
+    recorder.play("config group.streams.initial.rebalance.delay.ms=0", "topics foo=2", "stream A e0")
+    assert streams_spec(recorder.view()).subtopologies == {"0": SubtopologyTasks(2, False)}
+
+
+def test_group_without_tasks_is_refused() -> None:
+    joined = MemberSubscribed("a", streams_member("a"), STREAMS)
+    with pytest.raises(InputError, match="group g is NotReady: no member has a task"):
+        viewed(*at(1_000, joined, topology(), streams_epoch(2, -1), *settles(STREAMS, 2, a=())))
+    with pytest.raises(InputError, match="group g has no members"):
+        viewed(*at(1_000, topology(), streams_epoch(2)))

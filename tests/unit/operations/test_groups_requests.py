@@ -65,7 +65,7 @@ def type_of(answer: GroupSnapshot | ErrorCode) -> str:
     return answer.group_type
 
 
-def test_describe_uses_the_request_of_the_groups_type_and_all_if_it_changed() -> None:
+def test_describe_sends_the_groups_types_request_or_all_if_it_changed() -> None:
     made = {"classic": ClassicGroup, "consumer": ConsumerGroup, "share": ShareGroup, "streams": StreamsGroup}
     client = CoreClient(*(group(group_id=name, incarnation="i") for name, group in made.items()))
     types = dict(zip(made, made, strict=True))

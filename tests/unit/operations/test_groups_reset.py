@@ -50,7 +50,7 @@ def test_shift_without_a_committed_offset_is_refused() -> None:
         plan_reset(ShiftBy(1), "g", [A0, B0], KNOWN)
 
 
-def test_reset_to_a_time_after_the_last_record_is_the_end_of_the_log() -> None:
+def test_reset_to_a_time_after_the_last_record_gives_the_log_end() -> None:
     assert plan_reset(ToTime(1_700_000_000_000), "g", [A0, A1], KNOWN) == ResetPlan(
         {A0: 33, A1: 50},
         ["Partition 1 from topic a has no record that late. Falling back to latest known offset."],

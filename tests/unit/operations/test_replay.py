@@ -12,6 +12,7 @@ from checkpoints import codec
 from checkpoints.sealed_file import ExportedGroup
 from cli.replay import replay as command
 from kafka_why.contract.codec import encode, pack, pack_key, slot_of
+from kafka_why.errors import UserFacingError
 from kafka_why.wording import Clock
 from operations.replay.judge import judge
 from operations.replay.moment import moment_text
@@ -21,7 +22,6 @@ from operations.replay.recording import (
     EventLine,
     LetterLine,
     Line,
-    RecordingError,
     RecordingFile,
     RequestLine,
     StartLine,
@@ -63,7 +63,7 @@ def recording() -> Lines:
     return a_member_expires().recording()
 
 
-def test_takeover_may_be_written_with_the_groups_next_call() -> None:
+def test_replay_ignores_a_takeover_entry_that_is_not_due_yet() -> None:
     """Spark calls a group for a request or a deadline, and no session ends with the outage."""
     log, world, _ = with_member()
     world.without_coordinator(T0 + 3_000)
@@ -118,7 +118,7 @@ def lost_beginning(world: CoordinatedLog, offset: int) -> Lines:
 
 
 def two_lives() -> tuple[CoordinatedLog, int]:
-    """Return a group that ends and is created anew, and the offset of the request that creates it anew."""
+    """Return a group that ends and is created again, and the offset of the request that creates it again."""
     log, world = Log(), CoordinatedLog(CONFIG.with_settings({"offsets.retention.check.interval.ms": 1_000}))
     joined, member_id = log.stable_member(T0, "a")
     world.run([*joined, log.request(T0 + 1_000, leave("a", member_id))])
@@ -130,7 +130,7 @@ def two_lives() -> tuple[CoordinatedLog, int]:
     return world, again[0].offset
 
 
-def test_group_without_the_beginning_of_its_log_is_judged_from_its_next_incarnation() -> None:
+def test_group_with_a_truncated_log_is_judged_from_its_next_creation_on() -> None:
     world, offset = two_lives()
     assert judge(world.recording()).differences == []
     verdict = judge(lost_beginning(world, 1))
@@ -140,7 +140,7 @@ def test_group_without_the_beginning_of_its_log_is_judged_from_its_next_incarnat
     assert verdict.groups["a"].answers == 2
     assert verdict.unjudged > 0
     assert f"group a is judged from {start.request} on" in verdict_text(verdict, world.header())
-    first = replay_group(lost_beginning(world, 1), "a").entries[0]
+    first = replay_group(lost_beginning(world, 1), "a").steps[0]
     assert first.request_id == start.request
 
 
@@ -149,14 +149,14 @@ def start_partition(world: CoordinatedLog) -> int:
     return partition
 
 
-def test_group_without_the_beginning_of_its_log_needs_a_state_to_be_judged(tmp_path: Path) -> None:
+def test_group_with_a_truncated_log_cannot_be_judged_without_an_exported_state(tmp_path: Path) -> None:
     world = a_member_expires()
     verdict = judge(lost_beginning(world, 2))
     assert verdict.differences == []
     assert verdict.groups.get("a") is None or verdict.groups["a"].answers == 0
     assert "group a cannot be judged" in verdict_text(verdict, world.header())
     assert verdict_text(verdict, world.header()).startswith("nothing could be judged: ")
-    assert replay_group(lost_beginning(world, 2), "a").entries == []
+    assert replay_group(lost_beginning(world, 2), "a").steps == []
     file = tmp_path / "file"
     write_recording(file, lost_beginning(world, 2).header, lost_beginning(world, 2).lines)
     shown = run("--group", "a", "--from", file, "--at", "2023-11-14T22:13:26Z")
@@ -235,7 +235,7 @@ def test_recording_file_is_read_back_and_private_to_its_owner(recording: Lines, 
         assert [*read.log(), *read.outputs()] == list(recording.lines)
         assert judge(read).is_identical
     assert (tmp_path / "recording.zst").stat().st_size < (tmp_path / "recording.jsonl").stat().st_size / 2
-    with pytest.raises(RecordingError, match="exists"):
+    with pytest.raises(UserFacingError, match="exists"):
         write_recording(tmp_path / "recording.zst", recording.header, [])
 
 
@@ -251,11 +251,11 @@ def test_recording_file_that_was_cut_or_changed_is_refused(recording: Lines, tmp
         (b"not json\n", "is not a recording"),
     ):
         path.write_bytes(damaged)
-        with pytest.raises(RecordingError, match=fault):
+        with pytest.raises(UserFacingError, match=fault):
             RecordingFile(path)
 
 
-def test_moment_of_a_classic_group_shows_members_and_timers(recording: Lines) -> None:
+def test_replay_at_a_time_shows_members_and_timers_of_a_classic_group(recording: Lines) -> None:
     alive = replay_group(recording, "a", Until(time_ms=T0 + 6_000))
     assert isinstance(alive.group, ClassicGroup)
     text = moment_text(alive, T0 + 6_000, CONFIG, CLOCK)
@@ -267,7 +267,7 @@ def test_moment_of_a_classic_group_shows_members_and_timers(recording: Lines) ->
     assert "Group a did not exist at" in moment_text(before, T0 - 1, CONFIG, CLOCK)
 
 
-def test_moment_shows_offsets_pending_in_transactions() -> None:
+def test_replay_at_a_time_shows_offsets_pending_in_transactions() -> None:
     log, world = Log(), CoordinatedLog(CONFIG)
     requests = [txn_commit("g", 1, 40), txn_commit("g", 2, 41)]
     world.run([*(log.request(T0 + n, request) for n, request in enumerate(requests)), *log.clock(T0 + 2, T0)])

@@ -16,7 +16,7 @@ from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import step
 from state.timeline import Row, StepFunction
 from tests.harness import rocketmq_log
-from tests.harness.batches import chosen, failing_step
+from tests.harness.batches import failing_step, one_fails_in
 from tests.harness.coordinated_log import CoordinatedLog
 from tests.harness.examples import examples
 from tests.harness.recordings import Lines
@@ -82,7 +82,7 @@ def rocketmq_rows(seed: int, length: int) -> list[Row]:
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80), batches=st.integers(1, 6))
 def test_replay_after_a_fault_equals_the_operators_output(seed: int, length: int, batches: int) -> None:
     """Steps that raise are undone, answered and dead-lettered, or the group is quarantined."""
-    fails = failing_step(chosen(seed, one_in=6))
+    fails = failing_step(one_fails_in(seed, one_in=6))
     verdict = judge(coordinate(seed, length, batches, step=fails).recording(), step=fails)
     assert verdict.differences == []
 
@@ -133,7 +133,7 @@ def test_recording_of_one_group_equals_its_part_of_a_full_recording(seed: int, l
 
 @examples(20)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80))
-def test_changed_record_is_reported_as_difference(seed: int, length: int) -> None:
+def test_replay_reports_a_changed_record_as_a_difference(seed: int, length: int) -> None:
     """The negative control: an answer or a history entry with one byte changed, and one that is dropped.
 
     Without an outage: what a takeover has written may be dropped, because it may have come later.
@@ -143,8 +143,8 @@ def test_changed_record_is_reported_as_difference(seed: int, length: int) -> Non
     of_kind = [n for n, line in enumerate(recording.lines) if isinstance(line, AnswerLine | EventLine)]
     assume(of_kind)
     at = random.choice(of_kind)
-    chosen = recording.lines[at]
-    copies = [n for n, line in enumerate(recording.lines) if _is_copy(line, chosen)]
+    one_fails_in = recording.lines[at]
+    copies = [n for n, line in enumerate(recording.lines) if _is_copy(line, one_fails_in)]
     altered = Lines(
         recording.header, [_altered(x) if n in copies else x for n, x in enumerate(recording.lines)]
     )

@@ -31,17 +31,18 @@ from operations.replay.recording import (
     StartLine,
 )
 from operations.whatif.changes import UNCHANGED, parse_changes
-from operations.whatif.clients import derive
+from operations.whatif.clients import find_classic_clients
 from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
-from operations.whatif.figures import MatchKind, RunFigures, measure, validate
+from operations.whatif.figures import RunFigures, measure
 from operations.whatif.run import GroupLog, Run, WhatIfError, log_of, open_loop
 from operations.whatif.text import answer, answer_text, simulate, summary
+from operations.whatif.validation import MatchKind, validate
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.protocol import Outage, Received
 from state.timeline import Row
 from tests.harness.examples import examples
-from tests.harness.fleets import GROUP, at, fleet, fleets, log_of_run, process, recorded
+from tests.harness.fleets import GROUP, at, fleet, fleets, log_of_run, process, recorded, tried
 from tests.harness.recordings import Lines
 
 ROLLING = fleet(
@@ -53,13 +54,6 @@ ROLLING = fleet(
     process("c", 73, run=2),
 )
 PAUSE = fleet(process("a"), process("b", 0.5), process("c", 1, pauses_s=[(30, 50)]))
-
-
-def tried(log: GroupLog, *settings: str) -> tuple[RunFigures, RunFigures]:
-    """Return what happened, and the outcome of one experiment."""
-    found = answer(log, [parse_changes(settings)])
-    assert found.validation.objections == []
-    return found.recorded.outcome, found.tried[0]
 
 
 DEAD = fleet(process("a"), process("b", 0.5, ends_s=30, leaves=False))
@@ -141,7 +135,7 @@ def test_experiment_reports_clients_refused_for_their_session_timeout() -> None:
     assert "the coordinator refuses a, b, c" in answer_text(found, Clock(UTC))
 
 
-def test_log_that_is_not_reproduced_is_not_compared() -> None:
+def test_whatif_compares_nothing_if_it_cannot_reproduce_the_log() -> None:
     """The leader's `range` is not Kafka's: it exchanges what a and b get, so other partitions move."""
     log = recorded(PAUSE, 100)
     rows = []
@@ -165,7 +159,7 @@ def test_log_that_is_not_reproduced_is_not_compared() -> None:
 def test_validation_reports_the_size_of_each_difference() -> None:
     """What another session timeout makes of the log is no reproduction of it."""
     log = recorded(PAUSE, 100)
-    found, run = derive(log)
+    found, run = find_classic_clients(log)
     was = measure("was", found, run)
     now = measure("now", found, simulate(found, log, parse_changes(["session.timeout.ms=30000"])))
     differs = validate(was, now)
@@ -197,7 +191,7 @@ SETTINGS = (
 @examples(12)
 @given(fleets(), st.sets(st.sampled_from(SETTINGS), min_size=1, max_size=3))
 def test_every_experiment_on_every_fleet_has_an_outcome(made: ClientFleet, settings: set[str]) -> None:
-    """No client stands still for longer than it runs, and a second answer is the same."""
+    """No client is stopped for longer than it runs, and a second run gives the same answer."""
     log = recorded(made, until_s=100)
     experiments = [parse_changes(sorted(settings))]
     found = answer(log, experiments)
@@ -205,7 +199,7 @@ def test_every_experiment_on_every_fleet_has_an_outcome(made: ClientFleet, setti
     now = found.tried[0]
     runs_ms = Counter[str]()
     for run in found.fleet.processes:
-        runs_ms[run.client] += (run.ends_ms or log.until_ms) - run.starts.moment.at_ms
+        runs_ms[run.client] += (run.ends.at_ms if run.ends else log.until_ms) - run.starts.moment.at_ms
     assert all(0 <= still_ms <= runs_ms[client] for client, still_ms in now.by_client.items())
     assert 0 <= now.longest_ms <= now.partition_ms or now.partitions == 0
     assert summary(answer(log, experiments)) == summary(found)
@@ -245,7 +239,7 @@ def test_setting_of_another_protocol_is_refused(setting: str, message: str) -> N
         answer(recorded(fleet(process("a")), 20), [parse_changes([setting])])
 
 
-def test_group_without_consumers_is_refused() -> None:
+def test_whatif_refuses_a_group_without_consumers() -> None:
     log = recorded(fleet(process("a")), 20)
     (first, *_) = log.rows
     assert isinstance(first.request, JoinGroup)
@@ -299,7 +293,7 @@ def said(run: Run) -> Iterator[tuple[object, ...]]:
 
 def reproduced(log: GroupLog) -> ClientFleet:
     """Find the clients of the log, run them, and compare every step. Return the clients."""
-    found, run = derive(log)
+    found, run = find_classic_clients(log)
     assert list(said(simulate(found, log, UNCHANGED))) == list(said(run))
     return found
 
@@ -326,7 +320,7 @@ def test_simulated_member_rejoins_after_removal_by_an_operator() -> None:
     made = fleet(process("a"), process("b", 1))
     made = dataclasses.replace(
         made,
-        outside=[SentRequest(LogMoment(at(20)), "requests-0-9", removal)],
+        other_requests=[SentRequest(LogMoment(at(20)), "requests-0-9", removal)],
         removals={"requests-0-9": ["b"]},
     )
     log = recorded(made, 60)
@@ -337,7 +331,7 @@ def test_simulated_member_rejoins_after_removal_by_an_operator() -> None:
 
 
 def test_simulation_keeps_recorded_outages() -> None:
-    """Sessions begin anew after it, in the simulation as in the log."""
+    """Sessions start again after an outage, in the simulation as in the log."""
     made = fleet(process("a"), process("b", 1))
     outages = [Outage(at(20), at(45))]
     log = GroupLog(made.group_id, [], recorded(made, 1).configs, at(100), outages)

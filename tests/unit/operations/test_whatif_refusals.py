@@ -1,20 +1,21 @@
 """Experiments and groups that `whatif` refuses, of the consumer, share and streams protocols."""
 
+from dataclasses import replace
+
 import pytest
 
 from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS
 from kafka_why.contract.kafka.requests import Heartbeat
 from operations.whatif import text
 from operations.whatif.changes import parse_changes
-from operations.whatif.run import GroupLog, WhatIfError
+from operations.whatif.run import WhatIfError
 from operations.whatif.text import answer
-from state.config import Configs, CoordinatorConfig
 from state.timeline import Row
-from tests.harness.fleets import GROUP, at, fleet, recorded
-from tests.harness.member_fleets import member
+from tests.harness.common import Common
+from tests.harness.fleets import GROUP, at, fleet, member, recorded
 
 
-def test_endless_experiment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatif_refuses_an_endless_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "FREE_STEPS", 100)
     log = recorded(fleet(member(CONSUMER, "a")), 30)
     settings = "group.consumer.min.heartbeat.interval.ms=1 group.consumer.heartbeat.interval.ms=1"
@@ -42,43 +43,28 @@ def test_endless_experiment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         (SHARE, "share.record.lock.duration.ms=20000", "this coordinator only stores it"),
     ],
 )
-def test_setting_that_a_group_cannot_have_is_refused(protocol: str, setting: str, message: str) -> None:
+def test_whatif_refuses_a_setting_the_group_cannot_have(protocol: str, setting: str, message: str) -> None:
     log = recorded(fleet(member(protocol, "a")), 20)
     with pytest.raises(WhatIfError, match=message):
         answer(log, [parse_changes([setting])])
 
 
-CLASSIC_HEARTBEAT = Heartbeat(
-    group_id=GROUP,
-    correlation_id="c",
-    reply_partition=0,
-    api_version=4,
-    generation_id=1,
-    member_id="classic",
-)
-
-
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        (
-            recorded(fleet(member(CONSUMER, "a"), member(SHARE, "b")), 20),
-            "had members of two protocols",
-        ),
-        (
-            GroupLog(
-                GROUP,
-                [
-                    *recorded(fleet(member(CONSUMER, "a")), 20).rows,
-                    Row(at(21), "requests-0-9", CLASSIC_HEARTBEAT),
-                ],
-                Configs(CoordinatorConfig()),
-                at(22),
-            ),
-            "had members of the classic protocol, too",
-        ),
-    ],
-)
-def test_group_of_two_protocols_is_refused(log: GroupLog, message: str) -> None:
-    with pytest.raises(WhatIfError, match=message):
+def test_whatif_refuses_a_group_that_had_members_of_two_protocols() -> None:
+    log = recorded(fleet(member(CONSUMER, "a"), member(SHARE, "b")), 20)
+    with pytest.raises(WhatIfError, match="had members of two protocols"):
         answer(log, [])
+
+
+def test_whatif_refuses_a_consumer_group_with_a_classic_member() -> None:
+    log = recorded(fleet(member(CONSUMER, "a")), 20)
+    common: Common = {
+        "group_id": GROUP,
+        "correlation_id": "c",
+        "reply_partition": 0,
+        "api_version": 4,
+        "client_id": "b",
+    }
+    heartbeat = Heartbeat(**common, generation_id=1, member_id="classic")
+    rows = [*log.rows, Row(at(20), "requests-0-9", heartbeat)]
+    with pytest.raises(WhatIfError, match="had members of the classic protocol, too"):
+        answer(replace(log, rows=rows), [])

@@ -52,7 +52,7 @@ def test_unreadable_topic_settings_give_the_lowest_limits(monkeypatch: pytest.Mo
     assert logs[0]["topics"] == [layout.requests_topic, layout.responses_topic]
 
 
-def test_large_record_may_have_bytes_and_few_entries() -> None:
+def test_large_record_is_limited_in_bytes_and_in_entries() -> None:
     most = 3 * DENSE_RECORD_BYTES
     assert excess(b"x" * most, most) is None
     assert f"the record has {most + 1} bytes" in str(excess(b"x" * (most + 1), most))

@@ -1,4 +1,4 @@
-"""What a subscribed pattern matches (rows RG1, RG2, RX7)."""
+"""The topics that a subscribed pattern matches (rows RG1, RG2, RX7)."""
 
 from uuid import UUID
 
@@ -34,7 +34,7 @@ def test_a_pattern_matches_whole_names(pattern: str, matched: list[str]) -> None
     assert list(resolution.topics) == matched
 
 
-def test_internal_topics_are_left_out() -> None:
+def test_subscription_pattern_omits_internal_topics() -> None:
     topics = images("t", "coordinator-requests", *KAFKAS_INTERNAL_TOPICS)
     assert list(resolve(".*", topics, 0, {"coordinator-requests"}).topics) == ["t"]
 

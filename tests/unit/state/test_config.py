@@ -1,11 +1,14 @@
 """The settings: Kafka's names, defaults and bounds, and the errors for wrong values."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from kafka_why.numbers import INT32_MAX
-from state.config import ConfigError, CoordinatorConfig, MigrationPolicy
+from state.config import ConfigChange, ConfigError, Configs, CoordinatorConfig, MigrationPolicy
+from state.protocol import NEVER_MS, Outage
+from state.timeline import Period, Periods
 
 
 def test_defaults_are_those_of_kafka_and_rocketmq() -> None:
@@ -105,7 +108,7 @@ def test_text_settings_are_parsed() -> None:
         ("disabled", False, False),
     ],
 )
-def test_po1_po4_migration_policy_allows_upgrade_and_downgrade_as_named(
+def test_po1_po4_migration_policy_decides_upgrade_and_downgrade(
     policy: str, upgrade: bool, downgrade: bool
 ) -> None:
     """Rows PO1 to PO4."""
@@ -123,7 +126,7 @@ def test_namespace_is_not_a_setting_and_not_shown() -> None:
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"group.max.sise": "1"}, "unknown setting 'group.max.sise'; known are: coordinator.regex"),
+        ({"group.max.sise": "1"}, "unknown setting 'group.max.sise'; did you mean group.max.size or"),
         ({"group.max.size": "many"}, "group.max.size must be a whole number, not 'many'"),
         ({"group.max.size": "1.5"}, "group.max.size must be a whole number, not '1.5'"),
         ({"rocketmq.scan.interval.ms": 0}, "rocketmq.scan.interval.ms must be from 1 to 2147483647, not 0"),
@@ -150,16 +153,16 @@ def test_namespace_is_not_a_setting_and_not_shown() -> None:
         ),
         (
             {"group.streams.num.standby.replicas": 3},
-            r"group.streams.num.standby.replicas \(3\) is not within "
+            r"group.streams.num.standby.replicas \(3\) is above "
             r"group.streams.max.standby.replicas \(2\)",
         ),
         (
             {"group.streams.task.offset.interval.ms": 1},
-            r"group.streams.task.offset.interval.ms \(1\) is not within "
-            r"group.streams.min.task.offset.interval.ms \(15000\)",
+            r"group.streams.min.task.offset.interval.ms \(15000\) is above "
+            r"group.streams.task.offset.interval.ms \(1\)",
         ),
         ({"group.streams.rack.aware.assignment.tags": "a,a"}, "must be a list of different names"),
-        ({"coordinator.regex.resolve.at.once": "1"}, "must be true or false, not '1'"),
+        ({"coordinator.regex.resolve.at.once": "1"}, "must be one of true, false, not '1'"),
         (
             {"group.consumer.session.timeout.ms": 44_999},
             r"group.consumer.session.timeout.ms \(44999\) is not from "
@@ -194,3 +197,28 @@ def test_namespace_is_not_a_setting_and_not_shown() -> None:
 def test_invalid_setting_is_named_in_the_error(settings: dict[str, str | int], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         CoordinatorConfig().with_settings(settings)
+
+
+SLOW, FAST = CoordinatorConfig(group_max_size=1), CoordinatorConfig(group_max_size=2)
+CHANGE_MS = 50_000
+TO_FAST = [ConfigChange(CHANGE_MS, FAST)]
+OUTAGE = Outage(CHANGE_MS, 90_000)
+
+
+def test_last_of_two_simultaneous_configuration_changes_applies() -> None:
+    configs = Configs(SLOW, TO_FAST).each(lambda config: replace(config, group_max_size=3))
+    assert configs == Configs(
+        replace(SLOW, group_max_size=3), [ConfigChange(CHANGE_MS, replace(FAST, group_max_size=3))]
+    )
+    configs = Configs(SLOW, [ConfigChange(5, SLOW), ConfigChange(5, FAST)])
+    assert [configs.at(at_ms) for at_ms in (5, 6)] == [SLOW, FAST]
+
+
+def test_periods_are_split_at_outages_and_configuration_changes() -> None:
+    periods = Periods(Configs(SLOW, [*TO_FAST, ConfigChange(95_000, SLOW)]), [OUTAGE])
+    before = Period(SLOW, 0, CHANGE_MS, OUTAGE)
+    between = Period(FAST, CHANGE_MS + 1, 95_000, None)
+    last = Period(SLOW, 95_001, NEVER_MS, None)
+    found = [periods.at(ms) for ms in (0, CHANGE_MS, 90_000, 95_000, 95_001)]
+    assert found == [before, before, between, between, last]
+    assert Periods(Configs(SLOW), ()).at(5) == Period(SLOW, 0, NEVER_MS, None)

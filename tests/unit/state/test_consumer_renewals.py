@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -16,14 +17,22 @@ from kafka_why.contract.kafka.requests import (
     OffsetCommit,
     RegexResolution,
     TopicIdPartitions,
+    TopicMetadata,
 )
 from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.protocols.subscriptions import Subscription, decode_version, encode_subscription
+from state import timeline as timeline_module
 from state.config import CoordinatorConfig
+from state.kafka.consumer.migration import WANTED_TOPICS_MAX, assignment_bytes
 from state.kafka.consumer.renewals import RENEWALS
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup
+from state.kafka.protocols import view_of
 from state.protocol import Received
 from state.timeline import Row, Timeline
-from tests.harness.batches import checked_step
+from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics
+from tests.harness.batches import checked_step, failing_step
+from tests.harness.batches import encode as encode_group
+from tests.harness.scenario_player import ScenarioPlayer
 
 CONFIG = CoordinatorConfig()
 FOO = {"foo": TopicImage(UUID(int=1), 2)}
@@ -79,7 +88,7 @@ def is_renewal(group: ConsumerGroup, request: ConsumerGroupHeartbeat | OffsetCom
         pytest.param({"checks_topics": True}, id="HB61 a gateway that checks topics"),
     ],
 )
-def test_heartbeat_without_news_is_decided_in_one_pass(fields: dict[str, Any]) -> None:
+def test_unchanged_heartbeat_takes_the_fast_path(fields: dict[str, Any]) -> None:
     group = settled()
     assert is_renewal(group, heartbeat(group, **fields))
 
@@ -104,7 +113,7 @@ def test_heartbeat_without_news_is_decided_in_one_pass(fields: dict[str, Any]) -
         pytest.param({"looked": {"": MATCHES}}, id="a check of no pattern"),
     ],
 )
-def test_heartbeat_with_news_takes_the_general_step(fields: dict[str, Any]) -> None:
+def test_heartbeat_with_changes_takes_the_slow_path(fields: dict[str, Any]) -> None:
     group = settled()
     request = heartbeat(group, **fields)
     renewal = RENEWALS[ConsumerGroupHeartbeat]
@@ -112,7 +121,7 @@ def test_heartbeat_with_news_takes_the_general_step(fields: dict[str, Any]) -> N
     checked_step(group, "g", Received("requests-0-1", request), 2_000, CONFIG)
 
 
-def test_heartbeat_of_another_kind_of_member_takes_the_general_step() -> None:
+def test_heartbeat_of_a_classic_or_pattern_member_takes_the_slow_path() -> None:
     renewal = RENEWALS[ConsumerGroupHeartbeat]
     classic, pattern, blank = settled(), settled(), settled()
     classic.members["a"].classic = ClassicMember(45_000, [])
@@ -131,7 +140,7 @@ def commit(epoch: int, *, api_version: int = 9, topic: str = "foo", metadata: st
     return OffsetCommit(**common, member_id="a", generation_id=epoch, topics=topics)
 
 
-def test_commit_of_a_member_is_decided_in_one_pass_and_renews_no_session() -> None:
+def test_valid_commit_takes_the_fast_path_and_renews_no_session() -> None:
     group = settled()
     member = group.members["a"]
     deadline_ms = member.session_deadline_ms
@@ -149,15 +158,88 @@ def test_commit_of_a_member_is_decided_in_one_pass_and_renews_no_session() -> No
         pytest.param({"metadata": "m"}, id="O9 metadata"),
     ],
 )
-def test_commit_that_may_be_refused_or_expire_takes_the_general_step(request_of: dict[str, Any]) -> None:
+def test_commit_that_may_be_refused_or_expire_takes_the_slow_path(request_of: dict[str, Any]) -> None:
     group = settled()
     request = commit(**{"epoch": group.members["a"].member_epoch} | request_of)
     assert RENEWALS[OffsetCommit](group, request, "requests-0-1", 2_000, CONFIG) is None
     checked_step(group, "g", Received("requests-0-1", request), 2_000, CONFIG)
 
 
-def test_commit_without_metadata_takes_the_general_step_if_none_fits() -> None:
+def test_commit_takes_the_slow_path_if_even_empty_metadata_is_too_long() -> None:
     group, config = settled(), CoordinatorConfig(offset_metadata_max_bytes=-1)
     request = commit(group.members["a"].member_epoch)
     assert RENEWALS[OffsetCommit](group, request, "requests-0-1", 2_000, config) is None
     checked_step(group, "g", Received("requests-0-1", request), 2_000, config)
+
+
+def play(*commands: str) -> ScenarioPlayer:
+    """Play commands of scenarios. Each may have an expectation."""
+    world = ScenarioPlayer()
+    for command in commands:
+        world.run(command)
+    return world
+
+
+def test_mi14_topics_wanted_by_a_refused_upgrade_are_limited() -> None:
+    names = [f"t{n:04}" for n in range(WANTED_TOPICS_MAX + 1)]
+    world = play(
+        "config group.initial.rebalance.delay.ms=0",
+        "topics foo=2 " + " ".join(f"{name}=1" for name in names),
+        f"join X topics={','.join(names)} session=45s facts=none api=3",
+        f"sync X assign=@X:{'+'.join(f'{name}-0' for name in names)}",
+    )
+    refused = world.run("C e0 names[foo] => COORDINATOR_LOAD_IN_PROGRESS")
+    group = world.group()
+    assert group is not None and group.wanted_topics == names[:-1]
+    assert "t0009 and 991 more topics" in " ".join(refused)
+
+
+@pytest.mark.parametrize("facts", ["none", "yes"])
+def test_mi12_created_topic_reaches_a_converted_group_with_a_classic_subscriber(facts: str) -> None:
+    """From the group's view to the record that the watcher sends. The gateway knew nothing of the topic, or
+    that there is none.
+    """
+    world = play(
+        "config group.consumer.assignment.interval.ms=0",
+        "topics foo=2",
+        "C e0 names[foo] => e2 [0,1]",
+        f"join X id=x api=3 topics=new session=45s facts={facts} => gen 3",
+        "sync X => []",
+    )
+    group, watcher = world.any_group(), GroupTopics()
+    assert isinstance(group, ConsumerGroup)
+    watcher.apply(b"g", encode(view_of(group)))
+    foo = group.topics["foo"]
+    assert foo is not None
+    known = TopicImage(UUID(bytes=foo.topic_id), foo.partitions)
+    topics = {"foo": known, "new": TopicImage(UUID(int=99), 2)}
+    (sent,) = watcher.compare(ClusterTopics(topics, None, 0), 0.0)
+    assert sent == TopicMetadata(group_id="g", topics={"new": topics["new"]})
+    world.run("topics new=2")
+    world.run("topic-metadata watcher")
+    world.run("C e2 => e4 -")
+    world.run("heartbeat X => REBALANCE_IN_PROGRESS")
+    world.run("join X id=x => gen 4")
+    world.run("sync X => [new 0,1]")
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_dn4_assignment_uses_the_version_of_the_members_subscription(version: int) -> None:
+    subscription = encode_subscription(Subscription(("foo",)), version)
+    assert decode_version(assignment_bytes({b"1": [0]}, {b"1": "foo"}, subscription)) == version
+
+
+def test_failed_request_does_not_undo_earlier_session_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal before any other request is in no journal, one after another request is."""
+    fails = failing_step(lambda event: isinstance(event, Received) and event.request_id.startswith("fails"))
+    monkeypatch.setattr(timeline_module, "general_step", fails)
+    group = settled()
+    renewing, other = heartbeat(group), heartbeat(group, member_epoch=7)
+    timeline = Timeline("g", group, CONFIG)
+    for at_ms in (2_000, 3_000):
+        timeline.apply(Row(at_ms, f"renewal-{at_ms}", renewing))
+        renewed = encode_group(timeline.group)
+        timeline.apply(Row(at_ms, f"fails-{at_ms}", other))
+        assert encode_group(timeline.group) == renewed
+        timeline.apply(Row(at_ms, f"other-{at_ms}", other))
+    assert [fault.cause for fault in timeline.faults] == ["fails-2000", "fails-3000"]

@@ -14,16 +14,17 @@ import pytest
 
 from assignors.kafka.sticky_tasks import StickyTaskAssignor, SubtopologyTasks, TaskMember
 from bench.consumer_groups import FormedConsumers
-from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, Formed, decode
+from bench.core import CONFIG, GROUP_ID, SESSION_TIMEOUT_MS, FormedGroup, decode
+from kafka_why.contract.kafka.history import ConsumerGroupState
 from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.kafka.streams_responses import StreamsGroupHeartbeat
-from state import timeline as timeline_module
 from state.config import CoordinatorConfig, ModernGroupConfig
-from state.dispatch import AnyDeadline, AnyGroup, due_deadlines
+from state.dispatch import AnyDeadline
+from state.kafka.classic.protocol import CLASSIC
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.streams_group import StreamsGroup, StreamsGroupState
+from state.kafka.streams_group import StreamsGroup
 from state.timeline import Row, Timeline
 from tests.harness.streams_requests import topology_of
 
@@ -51,9 +52,9 @@ def instructions(run: Callable[[], object]) -> int:
     return count
 
 
-def work_of_last(rows: Callable[[Formed], list[Row]], members: int) -> int:
+def work_of_last(rows: Callable[[FormedGroup], list[Row]], members: int) -> int:
     """Return the work of the last row after the others were applied."""
-    group = Formed(members)
+    group = FormedGroup(members)
     *before, last = rows(group)
     timeline = group.timeline()
     for row in before:
@@ -63,8 +64,10 @@ def work_of_last(rows: Callable[[Formed], list[Row]], members: int) -> int:
     return work
 
 
-@pytest.mark.parametrize("rows", [Formed.heartbeats, Formed.commits, Formed.rejoins, Formed.newcomers])
-def test_the_work_of_a_request_is_the_same_in_a_large_group(rows: Callable[[Formed], list[Row]]) -> None:
+@pytest.mark.parametrize(
+    "rows", [FormedGroup.heartbeats, FormedGroup.commits, FormedGroup.rejoins, FormedGroup.newcomers]
+)
+def test_work_of_a_request_does_not_grow_with_the_group(rows: Callable[[FormedGroup], list[Row]]) -> None:
     assert work_of_last(rows, LARGE) == work_of_last(rows, SMALL)
 
 
@@ -75,18 +78,18 @@ def work_of_heartbeat(members: int, *, moves: bool) -> int:
     group = FormedConsumers(members)
     group.join() if moves else group.keep_alives()
     first, second = group.clients[:2]
-    group.beat(first)
-    row = group.row(second)
+    group.time_heartbeat(first)
+    row = group.next_heartbeat(second)
     work = instructions(lambda: group.timeline.apply(row))
     assert not group.timeline.faults
     return work
 
 
-def test_the_work_of_a_heartbeat_is_the_same_in_a_large_consumer_group() -> None:
+def test_work_of_a_heartbeat_does_not_grow_with_a_consumer_group() -> None:
     assert work_of_heartbeat(LARGE, moves=False) == work_of_heartbeat(SMALL, moves=False)
 
 
-def test_a_heartbeat_that_moves_to_a_target_does_not_visit_all_members() -> None:
+def test_reconciling_heartbeat_does_not_visit_all_members() -> None:
     assert work_of_heartbeat(LARGE, moves=True) == work_of_heartbeat(SMALL, moves=True)
 
 
@@ -122,14 +125,14 @@ def work_of_keep_alive_of_streams(members: int) -> int:
         timeline.apply(beat(number, number + 2, {}))
     group = timeline.group
     assert isinstance(group, StreamsGroup)
-    assert group.state is StreamsGroupState.STABLE
+    assert group.state is ConsumerGroupState.STABLE
     row = beat(members - 1, members + 1, {})
     work = instructions(lambda: timeline.apply(row))
     assert not timeline.faults
     return work
 
 
-def test_the_work_of_a_keep_alive_is_the_same_in_a_large_streams_group() -> None:
+def test_work_of_a_heartbeat_does_not_grow_with_a_streams_group() -> None:
     assert work_of_keep_alive_of_streams(200) == work_of_keep_alive_of_streams(SMALL)
 
 
@@ -140,7 +143,7 @@ def work_of_assigning(members: int) -> int:
     return instructions(lambda: StickyTaskAssignor().assign(given, tasks, 1))
 
 
-def test_a_task_of_a_streams_group_does_not_visit_all_members() -> None:
+def test_reconciling_a_streams_task_does_not_visit_all_members() -> None:
     more = work_of_assigning(400) - work_of_assigning(200)
     assert more < 200 * 500  # for each of the members more, not for each task and member
 
@@ -168,16 +171,20 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the list of the times until which due deadlines were searched."""
     searched: list[int] = []
 
-    def noted(group: AnyGroup, until_ms: int, config: CoordinatorConfig) -> Sequence[AnyDeadline]:
-        searched.append(until_ms)
-        return due_deadlines(group, until_ms, config)
+    kind, search = type(CLASSIC), CLASSIC.due_deadlines
 
-    monkeypatch.setattr(timeline_module, "due_deadlines", noted)
+    def noted(
+        _: object, group: ClassicGroup, until_ms: int, config: CoordinatorConfig
+    ) -> Sequence[AnyDeadline]:
+        searched.append(until_ms)
+        return search(group, until_ms, config)
+
+    monkeypatch.setattr(kind, "due_deadlines", noted)
     return searched
 
 
 def test_sessions_expiring_together_are_found_by_one_search(searches: list[int]) -> None:
-    group = Formed(SMALL)
+    group = FormedGroup(SMALL)
     timeline = group.timeline()
     searches.clear()
     timeline.fire_until(group.now_ms + SESSION_TIMEOUT_MS)
@@ -187,11 +194,11 @@ def test_sessions_expiring_together_are_found_by_one_search(searches: list[int])
 
 
 def test_timeline_searches_deadlines_only_when_the_next_is_reached(searches: list[int]) -> None:
-    group = Formed(1)
+    group = FormedGroup(1)
     due_ms = group.timeline().next_deadline_ms()
     searches.clear()
     assert due_ms is not None
-    timeline = Timeline(GROUP_ID, decode(group.state), CONFIG, restore=group.restored, due_ms=due_ms)
+    timeline = Timeline(GROUP_ID, decode(group.state), CONFIG, restore=group.restore, due_ms=due_ms)
     timeline.fire_until(due_ms - 1)
     assert searches == []
     timeline.fire_until(due_ms)

@@ -1,4 +1,4 @@
-"""What a scenario expects of an answer, a group or a member is checked, and not only written down."""
+"""The expectations of scenarios about answers, groups and members fail if they are not met."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def world() -> ScenarioPlayer:
         ("expect group gE3 group=other", "found gone"),
     ],
 )
-def test_unmet_expectation_of_a_scenario_fails(world: ScenarioPlayer, command: str, found: str) -> None:
+def test_scenario_with_an_unmet_expectation_fails(world: ScenarioPlayer, command: str, found: str) -> None:
     with pytest.raises(AssertionError) as raised:
         world.run(command)
     assert found in str(raised.value)

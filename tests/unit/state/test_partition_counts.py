@@ -2,17 +2,36 @@
 
 from dataclasses import replace
 from itertools import count
+from uuid import UUID
 
-from kafka_why.contract.kafka.requests import JoinGroup, Protocol
+import pytest
+
+from kafka_why.contract.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    JoinGroup,
+    OffsetCommit,
+    Protocol,
+    TopicMetadata,
+)
 from kafka_why.contract.kafka.responses import JoinGroupResponse
+from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from kafka_why.contract.messages import ErrorCode
-from kafka_why.contract.protocols.subscriptions import Subscription, decode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import (
+    PROTOCOL_TYPE,
+    Subscription,
+    decode_assignment,
+    encode_subscription,
+)
 from kafka_why.numbers import INT32_MAX
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.context import Effects
+from state.kafka.group import Topic
+from state.kafka.offsets import DELETED_IDS_MAX
 from state.kafka.protocols import protocol_of, step
 from state.protocol import Received
+from state.timeline import Row, Timeline
 
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=0, group_max_partitions=10)
 NAME = "coordinator:sticky"
@@ -42,15 +61,11 @@ def send(
     return effects, effects.group
 
 
-def error_of(effects: Effects) -> ErrorCode:
-    return effects.replies[-1].response.error_code
-
-
 def test_subscription_to_known_topics_counts_towards_the_group_limit() -> None:
     _, group = send(None, join("t", 6, partitions_per_topic={"t": 6}))
     group.partitions_per_topic = {"u": 10}  # of the last generation
     effects, group = send(group, join("u"))
-    assert error_of(effects) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert effects.replies[-1].response.error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_counts_of_unsubscribed_topics_are_dropped() -> None:
@@ -81,3 +96,67 @@ def test_counts_over_a_newer_limit_are_ignored_and_reported() -> None:
         ("u", 1),
         ("u", 2),
     ]
+
+
+def image(number: int, partitions: int) -> TopicImage:
+    return TopicImage(UUID(int=number), partitions)
+
+
+def topic(number: int, partitions: int) -> Topic:
+    return Topic(UUID(int=number).bytes, partitions)
+
+
+@pytest.mark.parametrize(
+    ("reports", "known"),
+    [
+        ([("t", {"t": image(1, 4)}), ("t", {"t": image(1, 6)})], {"t": topic(1, 6)}),
+        ([("t", {"t": image(1, 6)}), ("t", None)], {"t": topic(1, 6)}),
+        ([("t", {"t": image(1, 6)}), ("t", {"t": image(1, 4)})], {"t": topic(1, 6)}),
+        ([("t", {"t": image(1, 6)}), ("t", {"t": image(2, 3)})], {"t": topic(2, 3)}),
+        ([("t", {"t": image(1, 6)}), ("t", {"t": None})], {"t": None}),
+        ([("t", {"t": image(1, 6), "owned": image(2, 1)})], {"t": topic(1, 6)}),
+        ([("t", {"t": image(1, 6)}), ("u", {"u": image(3, 1)})], {"u": topic(3, 1)}),
+        ([("t", {"t": image(1, 6)}), ("refused", {"t": image(9, 9)})], {"t": topic(1, 6)}),
+    ],
+    ids=["growth", "nothing", "a lower count", "another id", "deletion", "owned", "another topic", "refused"],
+)
+def test_group_keeps_the_latest_counts_of_its_subscribed_topics(
+    reports: list[tuple[str, TopicImages | None]], known: dict[str, Topic | None]
+) -> None:
+    """One static member joins again and again, and forms the generation."""
+    timeline = Timeline("g", None, CoordinatorConfig())
+    for n, (subscribed, topics) in enumerate(reports):
+        request = JoinGroup(
+            group_id="g",
+            correlation_id="c",
+            reply_partition=0,
+            api_version=9,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=10_000,
+            group_instance_id="i",
+            protocol_type="connect" if subscribed == "refused" else PROTOCOL_TYPE,
+            protocols=[Protocol("range", encode_subscription(Subscription((subscribed,))))],
+            topics=topics,
+        )
+        timeline.apply(Row(n * 5_000, f"requests-0-{n}", request))
+        timeline.fire_until(n * 5_000 + 3_000)
+    assert isinstance(timeline.group, ClassicGroup)
+    assert timeline.group.topics == known
+
+
+def test_remembered_ids_of_deleted_topics_are_bounded() -> None:
+    timeline = Timeline("g", None, CoordinatorConfig())
+    ids = [UUID(int=number) for number in range(1, DELETED_IDS_MAX + 12)]
+    for number, topic_id in enumerate(ids):
+        commit = OffsetCommit(
+            group_id="g",
+            correlation_id="c",
+            reply_partition=0,
+            api_version=9,
+            topics=[CommittedTopic("t", [CommittedPartition(0, 5)], topic_id)],
+        )
+        image = None if number % 2 else TopicImage(UUID(int=10_000 + number), 1)
+        for request in (commit, TopicMetadata(group_id="g", topics={"t": image})):
+            timeline.apply(Row(1_000, f"requests-0-{number}", request))
+    assert isinstance(timeline.group, ClassicGroup)
+    assert timeline.group.deleted_topic_ids == [i.bytes for i in ids[-DELETED_IDS_MAX:]]

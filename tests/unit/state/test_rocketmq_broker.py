@@ -16,7 +16,6 @@ from kafka_why.contract.rocketmq.requests import (
     SetMessageRequestMode,
     SubscriptionData,
 )
-from state.config import BrokerConfig
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 
 POP, PULL = MessageRequestMode.POP, MessageRequestMode.PULL
@@ -32,25 +31,18 @@ def consumer(client_id: str, consume_type: ConsumeType = ConsumeType.CONSUME_PAS
     )
 
 
-def broker_of(*client_ids: str, config: BrokerConfig | None = None) -> Broker:
-    broker = Broker(config)
+def broker_of(*client_ids: str) -> Broker:
+    broker = Broker()
     for client_id in client_ids:
         broker.send(consumer(client_id))
     return broker
 
 
-def test_s14_pull_consumers_can_be_rejected_and_a_group_without_configuration_is_not_registered() -> None:
-    broker = Broker(BrokerConfig(reject_pull_consumer_enable=True))
-    response = broker.register(consumer("A", ConsumeType.CONSUME_ACTIVELY))
-    assert (response.code, response.changed, broker.group) == (ResponseCode.SUCCESS, False, None)
-    assert broker.heartbeat("A", "ch1", config=None).notified == []
+def test_s14_a_group_without_configuration_is_not_registered() -> None:
+    broker = Broker()
+    assert broker.heartbeat("A", "ch1", config=None).pushes == []
     assert broker.group is None
     assert broker.register(consumer("A", ConsumeType.CONSUME_POP)).changed
-
-
-def test_s16_the_broker_can_switch_notification_off() -> None:
-    broker = Broker(BrokerConfig(notify_consumer_ids_changed_enable=False))
-    assert broker.heartbeat("A", "ch1").notified == broker.close("ch1").notified == []
 
 
 def pulled(*queues: MessageQueue) -> tuple[tuple[MessageQueue, MessageRequestMode], ...]:
@@ -64,37 +56,33 @@ BROADCASTING: dict[str, Any] = {"model": MessageModel.BROADCASTING}
 
 
 @pytest.mark.parametrize(
-    ("config", "members", "query", "expected"),
+    ("members", "query", "expected"),
     [
-        (None, "CBA", {"client_id": "A", "topic_queues": BACKWARDS}, pulled(QUEUES[0], QUEUES[1])),
-        (None, "CBA", {"client_id": "B", "topic_queues": BACKWARDS}, pulled(QUEUES[2])),
-        (None, "CBA", {"client_id": "B", "strategy_name": "AVG_BY_CIRCLE"}, pulled(QUEUES[1])),
-        (None, "CBA", {"client_id": "stranger"}, ()),
+        ("CBA", {"client_id": "A", "topic_queues": BACKWARDS}, pulled(QUEUES[0], QUEUES[1])),
+        ("CBA", {"client_id": "B", "topic_queues": BACKWARDS}, pulled(QUEUES[2])),
+        ("CBA", {"client_id": "B", "strategy_name": "AVG_BY_CIRCLE"}, pulled(QUEUES[1])),
+        ("CBA", {"client_id": "stranger"}, ()),
         # None says "keep what you have", where the broker cannot tell.
-        (None, "", {}, None),
-        (None, "A", {"topic_queues": None}, None),
-        (None, "A", {"topic_queues": ()}, None),
-        (None, "A", {"strategy_name": "CONSISTENT_HASH"}, None),
-        (None, "A", {"strategy_name": None}, None),
-        (None, "A", {"client_id": ""}, None),
-        (None, "A", BROADCASTING | {"topic_queues": None}, None),
-        (None, "", BROADCASTING, pulled(*QUEUES)),
-        (BrokerConfig(server_load_balancer_enable=False), "", {"strategy_name": None}, pulled(*QUEUES)),
+        ("", {}, None),
+        ("A", {"topic_queues": None}, None),
+        ("A", {"topic_queues": ()}, None),
+        ("A", {"strategy_name": "CONSISTENT_HASH"}, None),
+        ("A", {"strategy_name": None}, None),
+        ("A", {"client_id": ""}, None),
+        ("A", BROADCASTING | {"topic_queues": None}, None),
+        ("", BROADCASTING, pulled(*QUEUES)),
         # A light queue is one queue of this broker.
-        (BrokerConfig(broker_name="b7"), "AB", LIGHT, pulled(MessageQueue("%LMQ%x", "b7", 0))),
-        (BrokerConfig(broker_name="b7"), "AB", LIGHT | {"client_id": "B"}, ()),
-        # The default mode is not for retry topics.
-        (BrokerConfig(default_message_request_mode=POP), "A", {}, ((ALL_QUEUES, POP),)),
-        (BrokerConfig(default_message_request_mode=POP), "A", {"topic": "%RETRY%G"}, pulled(*QUEUES)),
+        ("AB", LIGHT, pulled(MessageQueue("%LMQ%x", "broker", 0))),
+        ("AB", LIGHT | {"client_id": "B"}, ()),
     ],
 )
 def test_the_broker_assigns_sorted_queues_to_sorted_ids(
-    config: BrokerConfig | None, members: str, query: dict[str, Any], expected: object
+    members: str, query: dict[str, Any], expected: object
 ) -> None:
-    assert broker_of(*members, config=config).query(**query) == expected
+    assert broker_of(*members).query(**query) == expected
 
 
-def test_message_request_mode_outlives_its_group() -> None:
+def test_rocketmq_message_request_mode_outlives_its_group() -> None:
     broker = Broker()
     pop = SetMessageRequestMode(**of("admin"), topic="T", mode=POP, pop_share_queue_num=1)
     assert broker.set_mode(pop) == (ResponseCode.SUCCESS, None)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.requests import (
-    AnyAnswered,
+    AnyAnsweredRequest,
     AnyRequest,
+    CloseConnection,
     ConnectionClosed,
     GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
-    LockBatchMqResponse,
     MessageModel,
     MessageQueue,
     MessageRequestMode,
@@ -32,9 +32,9 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from state.config import BrokerConfig
 from state.protocol import Received, cause_of
-from state.rocketmq.context import ConsumerGroupEvent, Effects
+from state.rocketmq.context import Effects
 from state.rocketmq.group import RocketMqGroup, ScanDue, next_scan
-from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, is_expired, snapshot, step
+from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, snapshot, step
 
 CONFIG = BrokerConfig()
 SCAN_MS = CONFIG.scan_interval_ms
@@ -142,37 +142,16 @@ def _due_scans(group: RocketMqGroup | None, until_ms: int) -> Iterator[ScanDue]:
 
 
 @given(life=LIVES)
-def test_skipped_scans_would_have_had_no_effect(life: Life) -> None:
+def test_skipped_expiry_scans_would_have_changed_nothing(life: Life) -> None:
     def told(*, every_scan: bool) -> list[object]:
         spoken: list[object] = []
         for event, effects in live(life, every_scan=every_scan):
-            view = (effects.replies, effects.calls, effects.notified, effects.closed, effects.history)
+            view = (effects.replies, effects.pushes, effects.history)
             if isinstance(event, Received) or any(view):
                 spoken.append((event, *view))
         return spoken
 
     assert told(every_scan=True) == told(every_scan=False)
-
-
-@given(life=LIVES)
-def test_every_request_but_a_close_is_answered_once_and_no_scan_is(life: Life) -> None:
-    for event, effects in live(life):
-        is_asked = isinstance(event, Received) and not isinstance(event.request, Unanswered)
-        assert len(effects.replies) == is_asked
-
-
-@given(life=LIVES)
-def test_only_a_change_notifies_and_notifies_every_connection_of_its_broker(life: Life) -> None:
-    for event, effects in live(life):
-        changes = [call for call in effects.calls if call.event is ConsumerGroupEvent.CHANGE]
-        is_gateway = isinstance(event, Received) and isinstance(event.request, GatewayStarted)
-        assert len(changes) <= (len(BROKERS) if is_gateway else 1)
-        told = [connection for change in changes for connection in change.connections or ()]
-        brokers = {connection.partition("#")[0] for connection in told}
-        left = set() if effects.group is None else {connection for connection, _ in effects.group.channels()}
-        assert effects.notified == told
-        assert set(told) == {connection for connection in left if connection.partition("#")[0] in brokers}
-        assert not (changes and isinstance(event, ScanDue))
 
 
 def answers_of(broker: str, life: Life) -> list[object]:
@@ -195,7 +174,9 @@ def answers_of(broker: str, life: Life) -> list[object]:
 def broker_of(request: RocketMqRequest | None) -> str:
     """Return the broker that alone the request concerns, "" if it concerns all of them."""
     shared = LockBatchMq | UnlockBatchMq | SetMessageRequestMode
-    return request.broker if isinstance(request, AnyAnswered) and not isinstance(request, shared) else ""
+    return (
+        request.broker if isinstance(request, AnyAnsweredRequest) and not isinstance(request, shared) else ""
+    )
 
 
 @given(life=LIVES)
@@ -208,7 +189,7 @@ def test_each_broker_answers_as_if_it_were_the_only_one(life: Life) -> None:
 
 
 @given(life=LIVES)
-def test_started_gateway_leaves_no_connection_of_its_other_starts(life: Life) -> None:
+def test_restarted_gateway_removes_connections_of_its_other_starts(life: Life) -> None:
     there: set[str] = set()
     for event, effects in live(life):
         before, there = there, set()
@@ -223,48 +204,9 @@ def test_started_gateway_leaves_no_connection_of_its_other_starts(life: Life) ->
             start = event.request.gateway_start
             what = "was started again" if start else "is gone"
             assert reasons == {f"gateway {event.request.gateway} {what}"}
-            assert gone.isdisjoint(effects.closed) if start else gone <= {*effects.closed}
-
-
-@given(life=LIVES)
-def test_calls_account_for_every_connection(life: Life) -> None:
-    """Only heartbeat V2's short form registers a connection without a listener call."""
-    full: Life = [
-        (wait_ms, msgspec.structs.replace(request, is_without_sub=False))
-        if isinstance(request, RegisterConsumer)
-        else (wait_ms, request)
-        for wait_ms, request in life
-    ]
-    here: set[str | None] = set()
-    for _, effects in live(full):
-        for call in effects.calls:
-            if call.event is ConsumerGroupEvent.CLIENT_REGISTER:
-                assert call.connection not in here
-                here.add(call.connection)
-            elif call.event is ConsumerGroupEvent.CLIENT_UNREGISTER:
-                here.remove(call.connection)
-        left = effects.group.channels() if effects.group is not None else ()
-        assert here == {connection for connection, _ in left}
-
-
-@given(life=LIVES)
-def test_queue_lock_is_held_by_one_client_at_a_time(life: Life) -> None:
-    holders: dict[MessageQueue, tuple[str, int]] = {}
-    for event, effects in live(life):
-        if not isinstance(event, Received):
-            continue
-        now_ms = effects.group.clock_ms if effects.group is not None else 0
-        if isinstance(event.request, UnlockBatchMq):
-            for queue in event.request.mq_set:
-                if holders.get(queue, ("", 0))[0] == event.request.client_id:
-                    del holders[queue]
-        for reply in effects.replies:
-            if isinstance(reply.response, LockBatchMqResponse) and isinstance(event.request, LockBatchMq):
-                for queue in reply.response.lock_ok_mq_set:
-                    holder, since_ms = holders.get(queue, (event.request.client_id, 0))
-                    expired = now_ms - since_ms > CONFIG.lock_max_live_ms
-                    assert holder == event.request.client_id or expired
-                    holders[queue] = (event.request.client_id, now_ms)
+            messages = [push.message for push in effects.pushes]
+            closed = {message.connection for message in messages if isinstance(message, CloseConnection)}
+            assert gone.isdisjoint(closed) if start else gone <= closed
 
 
 @given(life=LIVES)
@@ -285,7 +227,7 @@ def test_rocketmq_state_is_minimal_and_encodable(life: Life) -> None:
 
 
 @given(life=LIVES)
-def test_earliest_scan_of_a_step_is_no_later_than_its_own_timers(life: Life) -> None:
+def test_next_expiry_scan_is_not_before_the_earliest_timer(life: Life) -> None:
     earliest_ms: int | None = None
     for event, effects in live(life):
         due = None if effects.group is None else next_scan(effects.group, CONFIG)
@@ -297,7 +239,7 @@ def test_earliest_scan_of_a_step_is_no_later_than_its_own_timers(life: Life) -> 
 
 
 @given(life=LIVES)
-def test_history_is_counted_without_gaps_and_has_the_conflicts_of_clients(life: Life) -> None:
+def test_history_is_numbered_without_gaps_and_shows_every_client_conflict(life: Life) -> None:
     seq: dict[str, int] = {}
     duplicates: set[tuple[str | None, str | None]] = set()
     differing: dict[str | None, dict[str, list[str]]] = {}
@@ -320,12 +262,3 @@ def test_history_is_counted_without_gaps_and_has_the_conflicts_of_clients(life: 
             b: set(found) for b, found in several.items()
         }
         assert effects.group is None or bool(snapshot(effects.group).different_subscriptions) == bool(several)
-
-
-@given(life=LIVES)
-def test_scan_removes_expired_locks(life: Life) -> None:
-    for event, effects in live(life):
-        if isinstance(event, ScanDue) and effects.group is not None:
-            assert not any(
-                is_expired(lock, event.deadline_ms, CONFIG) for lock in effects.group.locks.values()
-            )

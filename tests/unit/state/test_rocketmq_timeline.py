@@ -30,8 +30,10 @@ from state.rocketmq.context import Effects
 from state.rocketmq.group import ScanDue
 from state.timeline import Row, Timeline
 from tests.harness import batches
+from tests.harness.common import apply_rows
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
+from tests.harness.rocketmq_broker import notified
 from tests.harness.rocketmq_log import realise
 
 CONFIG = CoordinatorConfig(
@@ -47,10 +49,10 @@ Log = list[Row]
 @given(logs, seeds, st.sampled_from((0, 0, 9, 30)))
 @examples(150)
 def test_batching_does_not_change_the_outcome(rows: Log, seed: int, one_in: int) -> None:
-    take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
+    take_step = batches.failing_step(batches.one_fails_in(seed, one_in)) if one_in else batches.checked_step
     cut = batches.cut(rows, seed)
-    outages = batches.outages(rows, seed)
-    changes = batches.changes(rows, seed, CONFIG, outages)
+    outages = batches.random_outages(rows, seed)
+    changes = batches.random_changes(rows, seed, CONFIG, outages)
     whole = batches.run_whole(rows, cut[-1].watermark_ms, CONFIG, take_step, outages, changes)
     assert batches.run_batches(cut, CONFIG, take_step, outages, changes, seed % 3) == whole
 
@@ -58,10 +60,7 @@ def test_batching_does_not_change_the_outcome(rows: Log, seed: int, one_in: int)
 def run(
     rows: Log, group_id: str, until_ms: int, step: timeline.StepFunction = batches.checked_step
 ) -> Timeline:
-    timeline = Timeline(group_id, None, CONFIG, step=step)
-    for row in rows:
-        if row.request.group_id == group_id:
-            timeline.apply(row)
+    timeline = apply_rows(Timeline(group_id, None, CONFIG, step=step), rows)
     timeline.fire_until(until_ms)
     return timeline
 
@@ -69,7 +68,7 @@ def run(
 @given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
 @examples(60)
 def test_failed_rocketmq_request_does_not_affect_others(rows: Log, seed: int, journal: int) -> None:
-    chosen = batches.chosen(seed, 5)
+    chosen = batches.one_fails_in(seed, 5)
 
     def request_fails(event: AnyEvent) -> bool:
         return isinstance(event, Received) and chosen(event)
@@ -112,44 +111,28 @@ def heartbeat(connection: str = "c1", client_id: str = "A", group_id: str = "a")
     )
 
 
-def asking() -> GetConsumerListByGroup:
-    return GetConsumerListByGroup(
-        group_id="a", connection="c1", client_id="A", correlation_id="list", reply_partition=3
-    )
-
-
 def release() -> ReleaseGroup:
     return ReleaseGroup(group_id="a", correlation_id="r", reply_partition=0, api_version=0)
 
 
-class FirstScanFails:
-    def __init__(self) -> None:
-        self.scans = 0
-
-    def __call__(self, *args: object) -> AnyEffects:
-        effects = batches.checked_step(*args)  # type: ignore[arg-type]
-        if isinstance(args[2], ScanDue):
-            self.scans += 1
-            if self.scans == 1:
-                raise batches.InjectedFault("told to")
-        return effects
-
-
-def test_failed_scan_quarantines_its_group_until_release() -> None:
-    timeline = Timeline("a", None, CONFIG, step=FirstScanFails())
+def test_failed_expiry_scan_quarantines_its_group_until_release() -> None:
+    timeline = Timeline("a", None, CONFIG, step=batches.failing_at(ScanDue))
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
     timeline.fire_until(T0 + 60_000)
     (fault,) = timeline.faults
     assert fault.cause == "scan at 1050000"
     assert timeline.next_deadline_ms() is None
     timeline.drain_effects()
-    timeline.apply(Row(T0 + 100_000, "requests-0-1", asking()))
+    query = GetConsumerListByGroup(
+        group_id="a", connection="c1", client_id="A", correlation_id="list", reply_partition=3
+    )
+    timeline.apply(Row(T0 + 100_000, "requests-0-1", query))
     timeline.apply(Row(T0 + 100_001, "requests-0-2", ConnectionClosed(group_id="a", connection="c1")))
     (refused, closed) = timeline.drain_effects()
     response = refused.replies[0].response
     assert isinstance(response, ConsumerListResponse)
     assert response.code is ResponseCode.SYSTEM_ERROR
-    assert response.remark == "group a is quarantined: InjectedFault: told to"
+    assert response.remark == "group a is quarantined: InjectedFault: chosen to fail"
     assert (closed.replies, closed.history) == ([], [])
     timeline.apply(Row(T0 + 200_000, "requests-0-3", release()))
     assert timeline.next_deadline_ms() == T0 + 250_000  # its connection was renewed at the release
@@ -171,11 +154,11 @@ def locking(client_id: str) -> LockBatchMq:
     )
 
 
-def test_a_queue_stays_locked_for_the_time_of_a_quarantine() -> None:
+def test_queue_lock_does_not_expire_during_a_quarantine() -> None:
     """The holder's renewals were refused, so the holder was not silent: no other client may lock
     the queue.
     """
-    timeline = Timeline("a", None, CONFIG, step=FirstScanFails())
+    timeline = Timeline("a", None, CONFIG, step=batches.failing_at(ScanDue))
     timeline.apply(Row(T0, "requests-0-0", locking("A")))
     timeline.fire_until(T0 + 70_000)
     timeline.apply(Row(T0 + 600_000, "requests-0-1", release()))
@@ -185,7 +168,7 @@ def test_a_queue_stays_locked_for_the_time_of_a_quarantine() -> None:
     assert response.lock_ok_mq_set == ()
 
 
-def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -> None:
+def test_coordinator_outage_does_not_expire_connections() -> None:
     """Connections are renewed at the takeover, and requests from the outage are handled then."""
     outage = Outage(T0 + 1_000, T0 + 600_000)
     timeline = Timeline("a", None, CONFIG, outages=[outage])
@@ -194,7 +177,7 @@ def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -
     _, takeover, joined = timeline.drain_effects()
     assert [entry.type for entry in takeover.history] == [EntryType.TAKEN_OVER]
     assert isinstance(joined, Effects)
-    assert joined.notified == ["c1", "c2"]
+    assert notified(joined) == ["c1", "c2"]
     timeline.fire_until(outage.until_ms + CONFIG.rocketmq.channel_expired_timeout_ms)
     assert timeline.drain_effects() == []
     assert timeline.next_deadline_ms() == T0 + 650_000
@@ -202,7 +185,7 @@ def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -
     assert timeline.group is None
 
 
-def test_request_older_than_a_scan_is_applied_at_the_groups_clock_and_noted() -> None:
+def test_rocketmq_request_older_than_a_scan_is_noted_as_applied_late() -> None:
     timeline = Timeline("a", None, CONFIG)
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
     timeline.apply(Row(T0 + 20_000, "requests-0-1", heartbeat("c2", "B")))
@@ -262,7 +245,7 @@ def test_one_way_request_of_the_other_protocol_is_dropped(first: AnyRequest, los
     assert (effects.replies, effects.history) == ([], [])
 
 
-def test_random_rocketmq_logs_cover_the_rules() -> None:
+def test_random_rocketmq_logs_reach_the_rule_rows() -> None:
     """The logs above must reach states that need a long sequence of requests."""
     needs_more_than_requests = {
         EntryType.APPLIED_LATE,

@@ -6,8 +6,8 @@ manager's `age` moves every lock's last renewal back by `ms`, so that two of the
 every lock's last renewal to `ms` ago. A connection's name that is used again after its `close` is another
 connection.
 
-RocketMQ's tables have no order. So lists of names are compared without order, and calls are compared group by
-group. The calls of a scan are compared without order, because a scan removes connections in no fixed order.
+Of the calls of RocketMQ's listener, those that notify clients (CHANGE) are compared. RocketMQ's tables have
+no order. So lists of names are compared without order, and calls are compared group by group.
 """
 
 import lzma
@@ -34,9 +34,10 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from state.config import BrokerConfig
 from state.protocol import Received
-from state.rocketmq.context import Effects, ListenerCall
+from state.rocketmq.context import Effects
 from state.rocketmq.group import RocketMqGroup, ScanDue
 from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, is_expired, step
+from tests.harness.rocketmq_broker import notified
 
 DATA = Path(__file__).parents[2] / "data"
 ALL_EXPIRED = "all_expired_"
@@ -44,7 +45,7 @@ NOW_MS = 1_000_000_000
 V2_FINGERPRINT = 1
 
 Told = dict[str, Any]
-"""A call of RocketMQ's listener, without the arguments that the event does not have."""
+"""A call of RocketMQ's listener."""
 
 
 class Op(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ class Broker:
         self._joined = defaultdict[str, dict[str, None]](dict)  # the group ids of each connection
 
     def do(self, op: Op) -> tuple[object, list[Told]]:
-        """Carry out an op; return its result (None if it has none) and the calls of the listener."""
+        """Carry out an op; return its result (None if it has none) and the notifications."""
         connection = f"{op.channel}#{self._closes[op.channel]}"
         about: dict[str, Any] = {
             "group_id": op.group,
@@ -88,12 +89,12 @@ class Broker:
                 return self._register(op, about)
             case "unregister":
                 config = SubscriptionGroupConfig(op.notify)
-                return None, self._calls(UnregisterConsumer(**about, group_config=config))
+                return None, _told(op.group, self._send(UnregisterConsumer(**about, group_config=config)))
             case "close":
                 return self._close(op.channel, connection)
             case "scan":
                 effects = [(group_id, self._step(group_id, ScanDue(NOW_MS))) for group_id in [*self._states]]
-                return None, [_told(group_id, call) for group_id, found in effects for call in found.calls]
+                return None, [told for group_id, found in effects for told in _told(group_id, found)]
             case "lock":
                 response = self._send(LockBatchMq(**about, mq_set=queues)).replies[0].response
                 assert isinstance(response, LockBatchMqResponse)
@@ -123,9 +124,6 @@ class Broker:
     def _send(self, request: RocketMqRequest) -> Effects:
         return self._step(request.group_id, Received("", request))
 
-    def _calls(self, request: RocketMqRequest) -> list[Told]:
-        return [_told(request.group_id, call) for call in self._send(request).calls]
-
     def _register(self, op: Op, about: dict[str, Any]) -> tuple[object, list[Told]]:
         is_without_sub = op.op == "register_without_sub"
         request = RegisterConsumer(
@@ -142,19 +140,18 @@ class Broker:
         effects = self._send(request)
         response = effects.replies[0].response
         assert isinstance(response, RegisterResponse)
-        calls = [_told(op.group, call) for call in effects.calls]
-        if any(call["event"] == "CLIENT_REGISTER" for call in calls):
+        if response.is_new and not is_without_sub:
             self._joined[request.connection][op.group] = None
-        return response.changed, calls
+        return response.changed, _told(op.group, effects)
 
     def _close(self, channel: str, connection: str) -> tuple[object, list[Told]]:
         self._closes[channel] += 1
         # RocketMQ visits all groups, or (fast) the groups that the connection joined by its full heartbeats.
         is_fast = self._config.enable_fast_channel_event_process
         group_ids = [*(self._joined.pop(connection, {}) if is_fast else self._states)]
-        closes = (ConnectionClosed(group_id=group_id, connection=connection) for group_id in group_ids)
-        calls = [call for close in closes for call in self._calls(close)]
-        return bool(calls), calls
+        effects = [self._send(ConnectionClosed(group_id=id_, connection=connection)) for id_ in group_ids]
+        told = [told for id_, found in zip(group_ids, effects, strict=True) for told in _told(id_, found)]
+        return any(found.history for found in effects), told
 
     def _age(self, op: Op, connection: str) -> None:
         assert op.op in ("age", "set_age")
@@ -166,22 +163,10 @@ class Broker:
                 lock.last_update_ms = (NOW_MS if op.op == "set_age" else lock.last_update_ms) - op.ms
 
 
-def _told(group_id: str, call: ListenerCall) -> Told:
-    """Return a call with the names of connections as the trace has them."""
-    channels = None if call.connections is None else map(_channel, call.connections)
-    told = {
-        "group": group_id,
-        "event": call.event.value,
-        "channel": None if call.connection is None else _channel(call.connection),
-        "client_id": call.client_id,
-        "topics": None if call.topics is None else list(call.topics),
-        "channels": None if channels is None else list(channels),
-    }
-    return {name: value for name, value in told.items() if value is not None}
-
-
-def _channel(connection: str) -> str:
-    return connection.rpartition("#")[0]
+def _told(group_id: str, effects: Effects) -> list[Told]:
+    """Return the notification, with the names of connections as the trace has them."""
+    channels = [connection.rpartition("#")[0] for connection in notified(effects)]
+    return [{"group": group_id, "event": "CHANGE", "channels": channels}] if channels else []
 
 
 def _view(group: RocketMqGroup) -> Told | None:
@@ -197,11 +182,8 @@ def _without_order(told: Told) -> Told:
     return {name: sorted(value) if isinstance(value, list) else value for name, value in told.items()}
 
 
-def _in_order(calls: Iterable[Told], op: str) -> list[Told]:
-    def place(call: Told) -> tuple[str, ...]:
-        return (call["group"], call["event"], call.get("channel", "")) if op == "scan" else (call["group"],)
-
-    return sorted(map(_without_order, calls), key=place)
+def _in_order(calls: Iterable[Told]) -> list[Told]:
+    return sorted(map(_without_order, calls), key=lambda call: call["group"])
 
 
 def check(trace: dict[str, Any]) -> None:
@@ -215,7 +197,8 @@ def check(trace: dict[str, Any]) -> None:
             for name in (name for name in traced if name.startswith(ALL_EXPIRED)):
                 assert broker.is_lock_all_expired(name.removeprefix(ALL_EXPIRED)) == traced[name]
             continue
-        assert _in_order(calls, op.op) == _in_order(traced["events"], op.op), trace["name"]
+        notifications = (event for event in traced["events"] if event.get("channels"))
+        assert _in_order(calls) == _in_order(notifications), trace["name"]
         shown = {**dict.fromkeys(traced["state"]), **broker.views()}
         for views in (shown, traced["state"]):
             views |= {group_id: view and _without_order(view) for group_id, view in views.items()}

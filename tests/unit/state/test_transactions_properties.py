@@ -28,7 +28,6 @@ from kafka_why.contract.messages import ErrorCode
 from state.config import CoordinatorConfig
 from state.kafka import commits
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.group import PendingOffsets
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects
@@ -181,13 +180,13 @@ def _named(topics: Sequence[TopicPartitions]) -> set[Partition]:
     return {(topic.name, p) for topic in topics for p in topic.partition_indexes}
 
 
-def check(seed: int, length: int, *, in_batches: bool = True) -> Checker:
+def check(seed: int, length: int) -> Checker:
     """Play a random log in batches, with the state encoded between them. Raises AssertionError."""
     rows, truth = play(seed, length, CONFIG)
     checker = Checker(Reference(truth))
     place_of = {row.request_id: n for n, row in enumerate(rows)}
     state: bytes | None = None
-    for batch in batches.cut(rows, seed) if in_batches else [batches.Batch(rows, 0)]:
+    for batch in batches.cut(rows, seed):
         timeline = Timeline(GROUP_ID, batches.decode(GROUP_ID, state), CONFIG, step=batches.checked_step)
         for row in batch.rows:
             checker.follow(timeline, row, place_of[row.request_id])
@@ -215,27 +214,20 @@ def test_random_transaction_logs_reach_every_outcome() -> None:
     assert sum(checker.committed for checker in checkers) > 20
 
 
-def reached_whatever_the_position(entry: PendingOffsets, marker: TransactionMarker) -> bool:
-    return entry.producer_id == marker.producer_id
-
-
-def reached_from_the_beginning(entry: PendingOffsets, marker: TransactionMarker) -> bool:
-    """Return a marker would also end the earlier transactions of its producer."""
-    return entry.producer_id == marker.producer_id and entry.txn_position <= marker.txn_position
-
-
-def by_the_marker_alone(_: int, __: int, ___: int, committed: bool) -> MarkerOutcome:
-    return MarkerOutcome.COMMIT if committed else MarkerOutcome.ABORT
-
-
 @pytest.mark.parametrize(
     ("rule", "without_it"),
     [
-        ("is_reached", reached_whatever_the_position),
-        ("is_reached", reached_from_the_beginning),
+        ("is_reached", lambda entry, marker: entry.producer_id == marker.producer_id),
+        # A marker would also end the earlier transactions of its producer.
+        (
+            "is_reached",
+            lambda entry, marker: (
+                entry.producer_id == marker.producer_id and entry.txn_position <= marker.txn_position
+            ),
+        ),
         ("is_transaction_over", lambda _, __: False),
         ("is_overtaken", lambda _, __: False),
-        ("outcome_of", by_the_marker_alone),
+        ("outcome_of", lambda *told: MarkerOutcome.COMMIT if told[-1] else MarkerOutcome.ABORT),
         ("is_later_in_log", lambda _, __: True),
     ],
     ids=[
@@ -252,9 +244,5 @@ def test_disabled_transaction_rule_is_detected(
 ) -> None:
     monkeypatch.setattr(commits, rule, without_it)
     with pytest.raises(AssertionError):
-        check_seeds(range(60))
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    for seed in seeds:
-        check(seed, 150)
+        for seed in range(60):
+            check(seed, 150)

@@ -16,8 +16,8 @@ from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.layout import DENSE_RECORD_BYTES
 from kafka_why.partitioner import partition_of
 from tests.harness.operator_call import OPERATOR, frame_of, spark_state
+from tests.harness.worst_epochs_requests import all_worst
 from tests.harness.worst_requests import Worst
-from tests.harness.worst_streams_requests import all_worst
 from tests.spark.log import LAYOUT, T0, Record
 
 # The figures of docs/tuning.md, with a margin for a busy machine.
@@ -67,7 +67,7 @@ def test_worst_record_of_each_request_is_bounded(name: str) -> None:
     assert seconds < MOST_S / 2
 
 
-def test_every_type_of_request_is_tried_and_within_the_greatest_size() -> None:
+def test_every_request_type_has_a_worst_record_within_the_size_limit() -> None:
     tags = {str(type_.__struct_config__.tag) for type_ in get_args(AnyRequest)}
     assert {name.partition(",")[0] for name in large()} == tags
     for worst in large().values():

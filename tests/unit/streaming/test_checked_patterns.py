@@ -1,5 +1,6 @@
-"""The topic watcher and patterns whose topics members' gateways filter (rows RA2, RA5): it reports no topic
-that the group does not know by a look, and a digest by which the group learns that there are others.
+"""The topic watcher and patterns whose topics are filtered by members' gateways (rows RA2, RA5). It reports
+no topic that no gateway has checked for the group, but a digest by which the group learns that there are
+other topics.
 """
 
 from typing import Any
@@ -72,7 +73,7 @@ def resolved(
         ),
     ],
 )
-def test_a_group_is_sent_a_digest_of_what_its_gateways_have_not_seen(
+def test_group_is_sent_a_topics_digest_if_its_gateways_missed_a_topic_change(
     view: dict[str, Any], polls: list[Images], sent: list[list[GroupUpdate]]
 ) -> None:
     watch = Watch()
@@ -82,7 +83,7 @@ def test_a_group_is_sent_a_digest_of_what_its_gateways_have_not_seen(
 
 
 @pytest.mark.parametrize("checked", [{".*": SEEN}, {}])
-def test_a_pattern_that_takes_too_long_keeps_its_topics_and_its_digest(
+def test_slow_pattern_keeps_its_earlier_topics_and_digest(
     checked: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the members would lose their partitions when the cluster gets more topics."""
@@ -94,7 +95,7 @@ def test_a_pattern_that_takes_too_long_keeps_its_topics_and_its_digest(
 
 
 def test_topics_that_brokers_mark_as_internal_match_no_pattern() -> None:
-    """As at the gateway, or the digests would differ for ever."""
+    """The gateway omits them, too. Otherwise the digests would always differ."""
     watch = Watch()
     watch.publish("g", **WATCHED)
     images: Images = {"t": OLD, "hidden": HIDDEN, "marked": OTHER}

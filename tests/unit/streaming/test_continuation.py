@@ -1,13 +1,13 @@
-"""Which configurations and outages belong to the one batch that stands for all since a batch."""
+"""The configurations and outages of the one batch that replaces all batches since an earlier one."""
 
 import pytest
 
 from checkpoints.checkpoint import SAME_RULES
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.contract.codec import encode
+from kafka_why.errors import UserFacingError
 from state.protocol import Outage
 from streaming.service.stored_state.continuation import (
-    NotContinued,
     answered_requests,
     check_versions,
     renumbered_epochs,
@@ -21,10 +21,10 @@ def epoch(from_batch: int, code_version: str = SAME_RULES[-1], **settings: int) 
     return Epoch(from_batch, settings, [], code_version)
 
 
-def test_code_with_other_rules_is_refused() -> None:
-    """Of the batches since; not of those before."""
+def test_continuation_by_code_with_other_rules_is_refused() -> None:
+    """Only the rules of the replaced batches count."""
     check_versions([epoch(0, "0.0.1"), epoch(BATCH + 1)], BATCH, LAST)
-    with pytest.raises(NotContinued, match=r"version 0\.0\.1 ran batches after batch 10"):
+    with pytest.raises(UserFacingError, match=r"version 0\.0\.1 ran batches after batch 10"):
         check_versions([epoch(0), epoch(12, "0.0.1")], BATCH, LAST)
     check_versions([epoch(0), epoch(12, "0.0.1")], LAST, LAST)
 
@@ -52,7 +52,7 @@ def test_outages_are_renumbered_to_the_replacing_batch() -> None:
     ]
 
 
-def test_requests_named_by_outputs_are_found() -> None:
+def test_offsets_of_answered_requests_are_read_from_outputs() -> None:
     outputs = [
         encode({"request": "eu-requests-0-41", "error_code": 0}),
         encode({"request": "eu-requests-2-7#3"}),

@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from streaming.service.query.batches import describe_damaged_checkpoint, describe_failing_batch
-from tests.harness.checkpoints import spark_of
+from streaming.service.query.batches import (
+    CommittedBatchRecorder,
+    describe_damaged_checkpoint,
+    describe_failing_batch,
+)
+from tests.harness.checkpoints import path_of, spark_of
 
 ERROR = "PythonException: ... OperatorError: record eu-requests-1-42 of group 'g': boom"
 
@@ -14,6 +18,7 @@ ERROR = "PythonException: ... OperatorError: record eu-requests-1-42 of group 'g
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
     checkpoint = Checkpoint.at(tmp_path)
+    checkpoint.own(1)
     (spark_of(checkpoint) / "offsets").mkdir(parents=True)
     return checkpoint
 
@@ -78,3 +83,39 @@ def test_only_the_first_of_hundreds_of_damaged_checkpoint_files_are_named() -> N
         "batch 7 cannot be run because the checkpoint is damaged: /c/0 is missing; /c/1 is missing;"
     )
     assert "/c/4 is missing (and 7 more files). Put back these files, or stop it" in text
+
+
+def recorded(checkpoint: Checkpoint) -> int:
+    committed = checkpoint.record().committed
+    return -1 if committed is None else committed.batch
+
+
+def test_batches_after_the_first_are_recorded_at_most_once_a_second(checkpoint: Checkpoint) -> None:
+    now_s = 0.0
+    recorder = CommittedBatchRecorder(checkpoint, "requests", now_s=lambda: now_s)
+    for batch, at_s, expected in (
+        (2, 0.0, 2),
+        (3, 0.0, 3),
+        (4, 0.0, 4),
+        (5, 0.9, 4),
+        (6, 1.0, 6),
+        (7, 1.5, 6),
+    ):
+        now_s = at_s
+        recorder.record_if_due(batch, {0: batch})
+        assert recorded(checkpoint) == expected
+    recorder.record(8)
+    assert recorded(checkpoint) == 8, "the last one is recorded when the query ends"
+    for earlier in (-1, 2):
+        recorder.record(earlier)
+        assert recorded(checkpoint) == 8
+
+
+def test_full_disk_while_recording_a_batch_does_not_end_the_service(checkpoint: Checkpoint) -> None:
+    full = path_of(checkpoint) / "owners" / "1.json.new"
+    full.symlink_to("/dev/full")
+    recorder = CommittedBatchRecorder(checkpoint, "requests")
+    recorder.record(3)
+    full.unlink()
+    recorder.record(3)
+    assert recorded(checkpoint) == 3

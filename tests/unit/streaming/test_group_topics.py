@@ -20,9 +20,11 @@ from kafka_why.contract.kafka.streams_responses import (
     StreamsTopology,
     Subtopology,
 )
+from records.truncation import AWAITED_MAX, encode_view
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.group import Topic
 from state.kafka.protocols import view_of
 from state.kafka.streams_group import StreamsGroup
 from state.rocketmq.group import RocketMqGroup
@@ -289,7 +291,7 @@ def test_poll_sends_metadata_to_a_limited_number_of_groups(monkeypatch: pytest.M
     assert polls == [["a", "b"], ["c", "d"], ["e"], []]
 
 
-def test_poll_over_its_time_limit_takes_one_step_and_the_next_ones_continue() -> None:
+def test_topics_beyond_the_time_of_a_poll_are_compared_in_later_polls() -> None:
     watch = Watch(poll_max_s=0.0)
     for number in range(5):
         watch.publish(f"g{number}", unresolved=(f"t{number}",))
@@ -304,3 +306,26 @@ def test_poll_over_its_time_limit_takes_one_step_and_the_next_ones_continue() ->
     results = {m.group_id: list(m.patterns) for m in messages if isinstance(m, RegexResolved)}
     assert results == {f"g{number}": [f"t{number}"] for number in range(5)}
     assert told("named", t0=images["t0"]) in messages
+
+
+UNKNOWN = [f"unknown-{n:04}" for n in range(AWAITED_MAX + 1)]
+
+
+def large_group() -> ConsumerGroup:
+    member = ConsumerMember("m", subscribed_topic_names=UNKNOWN, subscribed_topic_regex="o.*")
+    topics: dict[str, Topic | None] = {f"known-{n:04}": Topic(n.to_bytes(16), 1) for n in range(1_000)}
+    return ConsumerGroup("g", "t-requests-0-0", members={"m": member}, topics=topics)
+
+
+def test_group_with_a_truncated_view_still_gets_the_topics_it_waits_for() -> None:
+    watcher = GroupTopics()
+    watcher.apply(b"g", encode_view(view_of(large_group()), 50_000))
+    assert watcher.is_waiting
+    images = {name: TopicImage(UUID(int=n), 1) for n, name in enumerate([*UNKNOWN, "orders"], 1)}
+    sent, resolved = watcher.compare(ClusterTopics(images, frozenset(images), 7), 0.0)
+    assert isinstance(sent, TopicMetadata) and isinstance(resolved, RegexResolved)
+    assert list(sent.topics) == UNKNOWN[:AWAITED_MAX]
+    assert list(resolved.patterns["o.*"].topics) == ["orders"]
+    without_room = GroupTopics()
+    without_room.apply(b"g", encode_view(view_of(large_group()), 2_000))
+    assert not without_room.is_waiting

@@ -22,7 +22,7 @@ def shuffled_rows(count: int) -> list[LogRow]:
     [admission.RUN_MAX_BYTES, 100 * ROW_BYTES, 7 * ROW_BYTES, ROW_BYTES - 1],
     ids=["in memory", "a few runs", "many runs", "a run a row"],
 )
-def test_rows_are_returned_by_partition_and_offset(run_max_bytes: int) -> None:
+def test_log_rows_are_sorted_by_partition_and_offset(run_max_bytes: int) -> None:
     rows = shuffled_rows(250)
     order = LogOrder(run_max_bytes)
     for row in rows:
@@ -30,14 +30,6 @@ def test_rows_are_returned_by_partition_and_offset(run_max_bytes: int) -> None:
     found = list(order)
     assert found == sorted(rows)
     assert {type(row) for row in found} == {LogRow}
-
-
-def test_offsets_are_ordered_as_numbers() -> None:
-    order = LogOrder()
-    assert list(order) == [], "nothing comes back where nothing was added"
-    for offset in (10, 9, 100):
-        order.add(LogRow(0, offset, 0, b"", b""))
-    assert [row.offset for row in order] == [9, 10, 100]
 
 
 def test_rows_without_values_count_towards_the_memory_limit(

@@ -1,4 +1,4 @@
-"""A replica answers only while the requests topic was seen whole a moment ago."""
+"""A replica answers only while a recent poll has seen the requests topic complete."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -41,7 +41,7 @@ def watch(broker: Broker, clock: Clock) -> LogWatch:
 UNKNOWN = "the start of the requests topic is not known"
 
 
-def test_poll_of_the_log_permits_answers_for_a_limited_time(watch: LogWatch, clock: Clock) -> None:
+def test_replica_may_answer_for_a_limited_time_after_a_poll_of_the_log(watch: LogWatch, clock: Clock) -> None:
     assert watch.why_silent() == UNKNOWN
     watch.poll()
     clock.now_s += CONFIRMED_FOR_S - 0.001
@@ -50,7 +50,7 @@ def test_poll_of_the_log_permits_answers_for_a_limited_time(watch: LogWatch, clo
     assert watch.why_silent() == UNKNOWN
 
 
-def test_deleted_records_stop_answers_until_a_batch_has_read_them(watch: LogWatch, broker: Broker) -> None:
+def test_deleted_records_silence_the_replica_until_a_batch_passes(watch: LogWatch, broker: Broker) -> None:
     broker.starts["t", 0], broker.starts["t", 1] = 5, 8
     watch.poll()
     assert watch.loss() == Loss(reason="records were deleted before they were handled: t[1] 7 to 7")
@@ -59,7 +59,7 @@ def test_deleted_records_stop_answers_until_a_batch_has_read_them(watch: LogWatc
     assert (watch.why_silent(), watch.loss()) == ("", None)
 
 
-def test_recreated_topic_is_not_the_log(broker: Broker) -> None:
+def test_recreated_requests_topic_is_not_taken_for_the_log(broker: Broker) -> None:
     watch = LogWatch(CLIENT_CONFIG, "t", OTHER_ID, {0: 5})
     watch.poll()
     assert watch.loss() == Loss(reason="t was deleted and created again", is_other_topic=True)
@@ -80,7 +80,7 @@ def test_topic_unknown_to_all_brokers_is_a_loss(watch: LogWatch, monkeypatch: py
 
 
 @pytest.mark.parametrize("call", ["list_offsets", "describe_topics"])
-def test_unresponsive_brokers_permit_no_further_answers(
+def test_replica_stops_answering_while_brokers_do_not_respond(
     watch: LogWatch, clock: Clock, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     watch.poll()

@@ -7,14 +7,22 @@ import pytest
 
 from kafka_why.contract.codec import AnyRequest, encode, pack, pack_key, slot_of
 from kafka_why.contract.early_answers import Headers, ReplicaId, early_headers
-from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
+from kafka_why.contract.kafka.requests import (
+    CommittedPartition,
+    CommittedTopic,
+    OffsetCommit,
+    RegexResolved,
+    TopicMetadata,
+)
+from kafka_why.contract.kafka.share_requests import ShareStateResult
 from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.partitioner import partition_of
 from streaming.replica.answers import EarlyRecord
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.service.can_continue import LostGroup, LostOffset, LostRequestCollector
-from tests.harness.replica_log import machine, owned
-from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, txn_commit
+from streaming.service.outages.outage import SERVICE_REQUEST_TYPES, type_of
+from tests.harness.coordinated_log import machine, with_clock_records
+from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, marker, txn_commit
 
 PARTITION = partition_of("g", LAYOUT.request_partitions)
 TOO_LONG = "x" * 5_000
@@ -43,7 +51,7 @@ def commit(group_id: str, **offsets: int) -> OffsetCommit:
 def answered(records: Iterable[Record]) -> list[SimpleNamespace]:
     """Return the records of the responses topic, as kafka-python gives them."""
     replica = machine()
-    for record in owned(records):
+    for record in with_clock_records(records):
         replica.apply(LogRecord(*record))
     return [response(early) for early in replica.answers.drain()]
 
@@ -57,7 +65,7 @@ def response(early: EarlyRecord, headers: Headers | None = None) -> SimpleNamesp
 def found(responses: Iterable[SimpleNamespace], begin: int = 0, end: int | None = None) -> list[LostGroup]:
     losses = LostRequestCollector(LAYOUT.requests_topic, {PARTITION: (begin, end)})
     for each in responses:
-        losses.take(each)
+        losses.add(each)
     return losses.groups()
 
 
@@ -95,7 +103,7 @@ def test_lost_commits_are_reported_with_the_last_offset_of_each_partition(
     assert found(answered(records)) == [LostGroup("g", requests, offsets)]
 
 
-def test_only_records_that_are_gone_unhandled_are_lost() -> None:
+def test_only_deleted_requests_not_handled_by_a_batch_are_lost() -> None:
     log = Log()
     responses = answered([log.request(T0 + n, commit("g", orders_0=n)) for n in range(5)])
     assert found(responses, 1, 3) == [LostGroup("g", 2, [LostOffset("orders", 0, 2)])]
@@ -103,12 +111,36 @@ def test_only_records_that_are_gone_unhandled_are_lost() -> None:
     assert found(responses, 5) == []
 
 
-def test_the_offset_is_unknown_where_only_the_query_has_answered() -> None:
+def test_lost_offset_is_unknown_if_only_the_query_answered() -> None:
     replica = machine()
-    for record in owned([Log().request(T0, commit("g", orders_0=3))]):
+    for record in with_clock_records([Log().request(T0, commit("g", orders_0=3))]):
         replica.apply(LogRecord(*record))
     (early,) = replica.answers.drain()
     by_query, by_replica = response(early, []), response(early)
     assert found([by_query]) == [LostGroup("g", 1, [LostOffset("orders", 0, None)])]
     for both in ([by_query, by_replica], [by_replica, by_query]):
         assert found(both) == [LostGroup("g", 1, [LostOffset("orders", 0, 3)])]
+
+
+@pytest.mark.parametrize(
+    ("request_", "of_the_service", "of_the_watcher"),
+    [
+        (TopicMetadata(group_id="g", topics={"t": None}), True, True),
+        (RegexResolved(group_id="g", patterns={}), True, False),
+        (ShareStateResult(group_id="g", task="t", partitions=[]), True, False),
+        (marker("g"), True, False),
+        (txn_commit("g", 5), False, False),
+    ],
+    ids=["metadata", "patterns", "share coordinator", "follower of transactions", "client"],
+)
+def test_requests_of_the_service_itself_do_not_count_as_client_requests(
+    request_: AnyRequest, of_the_service: bool, of_the_watcher: bool
+) -> None:
+    """A TransactionMarker that no batch has handled counts as an unread request, so that it is not lost."""
+    assert (type_of(encode(request_)) in SERVICE_REQUEST_TYPES) is of_the_service
+    assert (type_of(encode(request_)) == "TopicMetadata") is of_the_watcher
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{", pack([encode(marker("g"))])], ids=repr)
+def test_packs_and_unreadable_records_count_as_gateway_traffic(value: bytes | None) -> None:
+    assert type_of(value) not in SERVICE_REQUEST_TYPES

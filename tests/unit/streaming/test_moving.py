@@ -1,4 +1,4 @@
-"""What may be moved where: the new folder's identity, and the configurations and outages that go along."""
+"""Moves of a coordinator's state: the new folder's identity, and its configurations and outages."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,6 +16,7 @@ from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, O
 from checkpoints.sealed_file import ExportedGroup, ExportFile, ExportHeader, write_export
 from checkpoints.spark_logs import PlannedBatch
 from kafka_why.contract.kafka.history import Offset
+from kafka_why.errors import UserFacingError
 from kafka_why.local_files import FolderError
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
@@ -24,7 +25,7 @@ from state.protocol import Outage
 from streaming.query.admission import MAX_SHARDS
 from streaming.service.ownership.owner import owner_id_of
 from streaming.service.stored_state import moving
-from streaming.service.stored_state.moving import MoveRefused, header_of, identity_for, import_state
+from streaming.service.stored_state.moving import header_of, identity_for, import_state
 from tests.harness.checkpoints import spark_of
 from tests.harness.disk_steps import record_disk_steps
 
@@ -83,26 +84,26 @@ def test_batches_are_numbered_from_the_last_committed_one(stopped: Stopped) -> N
     assert (header.identity, header.unread) == (IDENTITY, None)
 
 
-def unlinked(stopped: Stopped) -> None:
-    (spark_of(stopped.checkpoint) / "commits" / str(BATCH)).unlink()
-
-
 def lost(stopped: Stopped) -> None:
     stopped.checkpoint.own(1)
-    stopped.checkpoint.pin_committed(BATCH, "eu-requests")
+    stopped.checkpoint.store_committed(BATCH, "eu-requests")
     (spark_of(stopped.checkpoint) / "offsets" / str(BATCH)).unlink()
-
-
-def never_started(stopped: Stopped) -> None:
-    stopped.checkpoint.create(replace(IDENTITY, requests_topic_id=""), OwnerRecord())
 
 
 @pytest.mark.parametrize(
     ("change", "error", "why"),
     [
-        (unlinked, MoveRefused, "no committed batch"),
+        (
+            lambda stopped: (spark_of(stopped.checkpoint) / "commits" / str(BATCH)).unlink(),
+            UserFacingError,
+            "no committed batch",
+        ),
         (lost, FolderError, "has lost batches"),
-        (never_started, MoveRefused, "not started yet"),
+        (
+            lambda stopped: stopped.checkpoint.create(replace(IDENTITY, requests_topic_id=""), OwnerRecord()),
+            UserFacingError,
+            "not started yet",
+        ),
     ],
 )
 def test_incomplete_state_is_not_exported(
@@ -149,9 +150,9 @@ def test_new_topics_are_pinned_by_the_first_start(header: ExportHeader, tmp_path
         checkpoint.pin(replace(found, requests_topic_id="other"))
 
 
-def test_unread_packs_prevent_a_move_to_one_shard_per_group(header: ExportHeader) -> None:
+def test_unread_packed_records_prevent_a_move_to_one_shard_per_group(header: ExportHeader) -> None:
     header = replace(header, unread={0: 0, 1: 3})
-    with pytest.raises(MoveRefused, match="packs of them would be refused"):
+    with pytest.raises(UserFacingError, match="packs of them would be refused"):
         identity_for(header, shards=MAX_SHARDS)
     assert identity_for(replace(header, unread={0: 0, 1: 0}), shards=MAX_SHARDS).shards == MAX_SHARDS
 
@@ -169,7 +170,7 @@ def spark_started() -> Iterator[SparkSession]:
 def test_import_syncs_the_name_of_its_folder(
     header: ExportHeader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator may delete the export then."""
+    """The operator may delete the export afterwards."""
     monkeypatch.setattr(moving, "write_state", lambda *_: None)
     monkeypatch.setattr(moving, "_complete", lambda *_: None)
     write_export(tmp_path / "file", header, [])
@@ -179,7 +180,7 @@ def test_import_syncs_the_name_of_its_folder(
 
 
 @pytest.mark.parametrize("group_type", [ClassicGroup, ConsumerGroup])
-@pytest.mark.parametrize(("prefix", "refused"), [("us", MoveRefused), (None, SparkStarted)])
+@pytest.mark.parametrize(("prefix", "refused"), [("us", UserFacingError), (None, SparkStarted)])
 def test_state_with_pending_transaction_offsets_cannot_move_to_other_topics(
     header: ExportHeader,
     tmp_path: Path,
@@ -194,7 +195,7 @@ def test_state_with_pending_transaction_offsets_cannot_move_to_other_topics(
     entry = codec.encode_group(group, None)
     write_export(tmp_path / "file", header, [ExportedGroup("orders", entry.version, entry.group)])
     export, identity = ExportFile(tmp_path / "file"), identity_for(header, prefix=prefix)
-    with pytest.raises(MoveRefused, match=r"exists\. Import into a new folder"):
+    with pytest.raises(UserFacingError, match=r"exists\. Import into a new folder"):
         import_state(export, tmp_path, identity, spark_started)
     with pytest.raises(refused) as raised:
         import_state(export, tmp_path / "new", identity, spark_started)

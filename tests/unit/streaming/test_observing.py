@@ -2,20 +2,22 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from checkpoints.codec import StateError, decode_observed, encode_observed
-from kafka_why.contract.codec import Reason
+from kafka_why.contract.codec import Reason, encode
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.group import ObservedGroup
-from kafka_why.topic_reader import NamesById
-from streaming.observing.operator import ObservingCall
+from kafka_why.topic_reader import NamesById, Record
+from streaming.observing.operator import ObservingCall, incarnation, observer_id, writers
 from streaming.query.admission import LogRow
 from tests.harness.observed_log import REAL_OF_OTHERS, converted_rows, real_rows
 from tests.harness.operator_call import spark_state
+from tests.unit.kafka_why.page_facts import view
 
 LAYOUT = TopicLayout.observed("o", 1)
 ORDERS = next(row.value[15:31] for row in real_rows() if row.key.startswith(b"\0\7"))
@@ -66,8 +68,8 @@ def test_the_records_of_a_real_broker_are_written_to_the_topics() -> None:
     assert state is not None
 
 
-def test_batches_give_the_same_history_as_one() -> None:
-    """A restarted observer looks up the topics of its groups, to find the commits of a member that went."""
+def test_observer_history_is_the_same_for_any_split_into_batches() -> None:
+    """A restarted observer looks up its groups' topics, to find the commits of a member that left."""
     rows = [*real_rows(), *(row._replace(partition=9) for row in real_rows(REAL_OF_OTHERS))]
     names, topic = {ORDERS: "orders"}, LAYOUT.events_topic
     whole = records(called(rows, None, names)[0], topic)
@@ -79,7 +81,7 @@ def test_batches_give_the_same_history_as_one() -> None:
         assert records(first, topic) + records(then, topic) == whole
 
 
-def test_converted_group_is_no_new_group() -> None:
+def test_observer_does_not_report_a_converted_group_as_new() -> None:
     frames, _ = called(converted_rows())
     events = [event or {} for _, event in records(frames, LAYOUT.events_topic)]
     added = [event["client_id"] for event in events if event["type"] == "MemberAdded"]
@@ -104,7 +106,7 @@ def test_unreadable_record_is_dead_lettered_and_the_rest_processed(bad: LogRow, 
     assert len(records(frames, LAYOUT.groups_topic)) == 2
 
 
-def test_a_group_that_ends_leaves_a_tombstone_and_no_state() -> None:
+def test_observed_group_that_ends_leaves_a_tombstone_and_no_state() -> None:
     commit = [one for one in real_rows() if one.key.startswith(b"\0\1") and b"classic" in one.key][:1]
     _, state = called(commit)
     frames, after = called([commit[0]._replace(value=b"")], state)
@@ -113,10 +115,31 @@ def test_a_group_that_ends_leaves_a_tombstone_and_no_state() -> None:
     assert after is None
 
 
-def test_a_stored_group_is_read_again_and_another_version_is_refused() -> None:
+def test_observers_stored_group_of_another_version_is_refused() -> None:
     entry = encode_observed(ObservedGroup("g", "i"))
     assert decode_observed("g", entry) == ObservedGroup("g", "i")
     with pytest.raises(StateError, match="observed group 'g' is of version 9"):
         decode_observed("g", type(entry)(9, None, entry.group))
     with pytest.raises(StateError, match="is damaged"):
         decode_observed("g", type(entry)(entry.version, None, entry.group[:-1]))
+
+
+OURS, OTHER = observer_id("0123456789abcdef"), observer_id("fedcba9876543210")
+
+
+def written(observer: str | None, partition: int = 0) -> Record:
+    """Return a view that an observer wrote, or a tombstone."""
+    value = None if observer is None else encode(view(incarnation=incarnation("source-7-42", observer)))
+    return SimpleNamespace(partition=partition, value=value)
+
+
+def test_newest_view_of_each_partition_identifies_the_writing_observer() -> None:
+    assert writers([]) == set()
+    assert writers([written(None)]) == set()
+    assert writers([written(OTHER), written(OURS), written(None)]) == {OURS}
+    assert writers([written(OURS), written(OTHER, partition=1), written(OURS)]) == {OURS, OTHER}
+
+
+def test_observer_ids_are_short_and_distinct() -> None:
+    assert OURS != OTHER
+    assert incarnation("source-7-42", OURS) == f"source-7-42@{OURS}"

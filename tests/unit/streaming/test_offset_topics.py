@@ -27,7 +27,7 @@ OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
         ({}, {"a": None}, False),  # a third poll shows what only the second did
     ],
 )
-def test_missing_or_changed_topic_is_polled_at_once(before: Images, now: Images, expected: bool) -> None:
+def test_missing_or_recreated_topic_is_polled_at_once(before: Images, now: Images, expected: bool) -> None:
     assert is_doubtful(before, now) is expected
 
 
@@ -91,7 +91,7 @@ def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:
     ],
     ids=["offsets that fit", "deletion", "no broker shows it", "made again", "an unknown id", "what is new"],
 )
-def test_group_is_notified_of_a_topic_change_seen_by_two_polls_in_a_row(
+def test_group_is_notified_of_a_topic_change_seen_by_two_polls(
     commits: list[Any], polls: list[dict[str, TopicImage | None]], sent: list[list[TopicMetadata]]
 ) -> None:
     watch = Watch()

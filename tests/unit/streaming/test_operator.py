@@ -1,4 +1,4 @@
-"""The operator's call as Spark makes it, but without Spark: PySpark's real GroupState, handmade frames."""
+"""The operator over Spark's rows, without a query: Kafka's, RocketMQ's and share groups, and large views."""
 
 import json
 from collections.abc import Callable
@@ -10,21 +10,29 @@ import pytest
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
+from kafka_why.contract.history_reader import decode_snapshot
 from kafka_why.contract.kafka.requests import (
-    AlterGroupConfigs,
     CommittedPartition,
     CommittedTopic,
-    DeleteGroup,
     OffsetCommit,
     TopicMetadata,
 )
-from kafka_why.contract.kafka.share_requests import TopicImage
-from kafka_why.contract.rocketmq.requests import ConnectionClosed
-from state.config import CoordinatorConfig
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat, TopicImage
+from kafka_why.contract.rocketmq.requests import (
+    ConnectionClosed,
+    GetConsumerListByGroup,
+    MessageModel,
+    RegisterConsumer,
+    ResponseCode,
+    SubscriptionData,
+)
+from records.truncation import encode_view
+from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import DeadlineReached
 from state.protocol import Received
+from streaming.query.operator import ConfigEpoch
 from tests.harness.common import Common
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.harness.planted_version import ADDED, planted, row_of
@@ -87,10 +95,10 @@ def test_state_timeout_is_never_set_before_the_watermark() -> None:
         assert state._timeout_timestamp == T0 + 10_000
 
 
-def commit(offsets: dict[int, int], topic_id: UUID | None = None) -> OffsetCommit:
+def commit(offsets: dict[int, int]) -> OffsetCommit:
     """Return a commit of offsets of partitions of topic t without a member."""
     partitions = [CommittedPartition(*committed) for committed in offsets.items()]
-    return OffsetCommit(**TO, topics=[CommittedTopic("t", partitions, topic_id)])
+    return OffsetCommit(**TO, topics=[CommittedTopic("t", partitions)])
 
 
 def test_only_the_last_offset_of_each_partition_is_written() -> None:
@@ -105,44 +113,11 @@ def test_only_the_last_offset_of_each_partition_is_written() -> None:
     assert sum(map(len, [*frame["key"], *frame["value"]])) <= 1_024
 
 
-def topic_t(image: TopicImage | None) -> TopicMetadata:
-    return TopicMetadata(group_id="g", topics={"t": image})
-
-
-def test_topic_ids_are_stored_and_published_and_metadata_gets_no_answer() -> None:
-    log, state = Log(), spark_state()
-    old, new = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
-    (record,) = contents(call([log.request(T0, commit({0: 5}, old.id))], state), LAYOUT.offsets_topic)
-    assert (record["offset"], record["topic_id"]) == (5, str(old.id))
-    state = again(state)
-    assert call([log.request(T0 + 1, topic_t(old))], state) == []
-    frames = call([log.request(T0 + 2, topic_t(new))], again(state))
-    assert contents(frames, LAYOUT.offsets_topic) == [None]
-    assert [entry["type"] for entry in contents(frames, LAYOUT.events_topic)] == ["OffsetsDeleted"]
-    assert contents(frames, LAYOUT.responses_topic) == contents(frames, LAYOUT.dead_letters_topic) == []
-
-
-def test_settings_without_a_group_are_one_record_and_end_with_a_tombstone() -> None:
-    log, state = Log(), spark_state()
-    own = {"consumer.heartbeat.interval.ms": 7_000}
-    alter = AlterGroupConfigs(configs={name: str(value) for name, value in own.items()}, **TO)
-    views = []
-    for request in (alter, commit({0: 1}), DeleteGroup(**TO), DeleteGroup(**TO)):
-        state = again(state)
-        views += contents(call([log.request(T0, request)], state), LAYOUT.groups_topic)
-    shown = [(view.get("protocol"), view.get("state"), view["configs"]) for view in views]
-    assert shown == [("KafkaConfigs", None, own), (None, "Empty", own), ("KafkaConfigs", None, own)]
-    remove = log.request(T0, AlterGroupConfigs(configs=dict.fromkeys(own), **TO))
-    state = again(state)
-    assert contents(call([remove], state), LAYOUT.groups_topic) == [None]
-    assert not state.exists
-
-
 def test_group_of_an_earlier_state_version_is_rewritten_in_the_current_one() -> None:
     log, state = Log(), spark_state()
     call([log.request(T0, commit({0: 5}))], state)
     with planted():
-        earlier = spark_state(row_of(0, {"g": group_in(state)}))
+        earlier = spark_state(row_of(2, {"g": group_in(state)}))
         assert call([log.request(T0 + 1, commit({0: 5}))], earlier)
     assert earlier.get[0] == codec.STATE_VERSION
     assert group_in(earlier).wanted_topics == [ADDED]
@@ -172,7 +147,7 @@ def beats(log: Log, member_id: str) -> list[Record]:
         (is_poison, beats, [("requests-1-2", True), ("requests-1-4", True)], [-1, 0, -1]),
         (
             received(TopicMetadata),
-            lambda log, _: [log.request(T0 + 1, topic_t(None))],
+            lambda log, _: [log.request(T0 + 1, TopicMetadata(group_id="g", topics={"t": None}))],
             [("requests-1-2", False)],
             [],
         ),
@@ -214,3 +189,71 @@ def test_failed_request_is_dead_lettered_and_answered_if_it_expects_a_response(
     assert {letter["reason"] for letter in found} == {"HANDLER_FAILED"}
     assert all("told to" in letter["message"] for letter in found)
     assert [answer["error_code"] for answer in contents(frames, LAYOUT.responses_topic)] == codes
+
+
+SMALL = replace(OPERATOR, layout=replace(LAYOUT, response_max_bytes=700))
+
+
+def beat(client_id: str) -> RegisterConsumer:
+    return RegisterConsumer(
+        group_id="g",
+        connection="c1",
+        client_id=client_id,
+        correlation_id="beats",
+        reply_partition=1,
+        message_model=MessageModel.CLUSTERING,
+        subscription_data_set=(SubscriptionData("t"),),
+    )
+
+
+@pytest.mark.parametrize(("after_ms", "fired_ms"), [(140_000, 130_000), (100_000, 100_001), (10_000, 30_000)])
+def test_scan_of_a_resting_group_uses_the_configuration_valid_at_that_time(
+    after_ms: int, fired_ms: int
+) -> None:
+    """Its connection was last heard of at T0, and the limit changes from 120 to 20 s. A scan that is overdue
+    when the limit changes comes at once.
+    """
+    (old,) = OPERATOR.epochs
+    sooner = replace(old.config, rocketmq=BrokerConfig(channel_expired_timeout_ms=20_000))
+    operator = replace(OPERATOR, epochs=(old, ConfigEpoch(7, sooner, after_ms=T0 + after_ms)))
+    log, state = Log(), spark_state()
+    call([log.request(T0, beat("A"))], state)
+    resting = spark_state(tuple(state.get), watermark_ms=T0 + 200_000, timed_out=True)
+    said = contents(call([], resting, operator=operator), LAYOUT.events_topic)
+    assert {entry["at_ms"] for entry in said} == {T0 + fired_ms}
+    assert not resting.exists
+
+
+def test_oversized_rocketmq_answer_is_an_error_and_its_view_is_shortened() -> None:
+    log, state = Log(), spark_state()
+    asked = GetConsumerListByGroup(
+        group_id="g", connection="c1", client_id="A", correlation_id="list", reply_partition=1
+    )
+    frames = call([log.request(T0, beat("A" * 600)), log.request(T0, asked)], state, operator=SMALL)
+    answer = next(r for r in contents(frames, LAYOUT.responses_topic) if r.get("correlation_id") == "list")
+    assert (answer["code"], answer["consumer_id_list"]) == (ResponseCode.SYSTEM_ERROR, [])
+    (view,) = contents(frames, LAYOUT.groups_topic)
+    assert (view["truncated"], view["consumers"]) == (True, [])
+
+
+def test_oversized_view_of_a_share_group_keeps_its_oldest_task() -> None:
+    joins = ShareGroupHeartbeat(
+        group_id="g",
+        correlation_id="c",
+        reply_partition=0,
+        api_version=1,
+        client_id="c",
+        member_id="m",
+        member_epoch=0,
+        subscribed_topic_names=["foo"],
+        topics={"foo": TopicImage(UUID(int=7), 2)},
+    )
+    (shown,) = contents(call([Log().request(T0, joins)], spark_state()), LAYOUT.groups_topic)
+    (task,) = shown["consumer"]["share"]["tasks"]
+    assert task["kind"] == "initialize"
+    view = decode_snapshot(json.dumps(shown).encode())
+    assert view is not None and decode_snapshot(encode_view(view, 10_000)) == view
+    left = json.loads(encode_view(view, 1))
+    assert left["truncated"] and left["consumer"]["share"]["tasks"] == [task]
+    assert left["members"] == [] and left["consumer"]["topics"] == {}
+    assert left["consumer"]["share"]["initializing"] == {}

@@ -21,7 +21,7 @@ from state.kafka.context import Effects, Reply
 from state.kafka.group import Topic
 from streaming.query import output as output_module
 from streaming.query.admission import LogMessage, LogRow
-from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
+from streaming.query.output import Output
 from streaming.query.output_values import dead_letter
 
 LAYOUT = TopicLayout.named("t")
@@ -34,7 +34,7 @@ MESSAGE = LogMessage(ROW, None, VALUE, ID)
 
 
 def written(output: Output) -> list[tuple[str, int, bytes, dict[str, Any]]]:
-    """All collected records: topic, partition, key, content."""
+    """Return all collected records: topic, partition, key, content."""
     rows = [row for frame in output.frame() for row in frame.itertuples(index=False)]
     return [(topic, p, key, json.loads(value)) for topic, p, key, value in rows if topic is not None]
 
@@ -85,31 +85,15 @@ def member(member_id: str, size: int = 0) -> ClassicGroupMember:
     return ClassicGroupMember(member_id, None, "c", "/h", 10_000, 60_000, protocols, assignment=b"y" * size)
 
 
-def test_output_frame_has_sparks_columns_and_keeps_insertion_order() -> None:
-    output = Output(LAYOUT)
-    output.effects(Effects(None, [Reply(3, heartbeat_response())], [event()], [], [], None), b"g", MESSAGE)
-    output.snapshot(group_of(member("m")))
-    output.dead_letter(dead_letter(Reason.SKIPPED, "why", b"g", MESSAGE, answered=False))
-    (frame,) = output.frame()
-    assert list(frame.columns) == [column.split()[0] for column in OUTPUT_SCHEMA.split(", ")]
-    assert list(zip(frame["topic"], frame["partition"], frame["key"], strict=True)) == [
-        ("t-responses", 3, b""),
-        ("t-events", BY_KEY, b"g"),
-        ("t-groups", BY_KEY, b"g"),
-        ("t-dead-letters", BY_KEY, b"g"),
-    ]
-    assert list(output.frame()) == [], "it is empty now"
-
-
 @pytest.mark.parametrize(
     ("limit", "value"), [("FRAME_MAX_RECORDS", 3), ("FRAME_MAX_BYTES", 3 * len(heartbeat_response().request))]
 )
-def test_frame_is_full_by_count_or_bytes(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+def test_frame_is_limited_in_rows_and_bytes(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     monkeypatch.setattr(output_module, limit, value)
     output = Output(LAYOUT)
     assert not output.is_full
     for _ in range(3):
-        output.reply(Reply(0, heartbeat_response()), MESSAGE)
+        output.add_reply(Reply(0, heartbeat_response()), MESSAGE)
     assert output.is_full
     assert [type(frame) for frame in output.frame()] == [pd.DataFrame]
     assert not output.is_full
@@ -119,11 +103,11 @@ def test_large_records_count_as_several_rows_of_a_frame() -> None:
     """PySpark counts only rows before it hands a batch over, so large records must count as many rows."""
     response = structs.replace(join_response(), members=[JoinGroupMember("m", None, b"x" * 700_000)])
     output = Output(LAYOUT)
-    output.reply(Reply(0, response), MESSAGE)
+    output.add_reply(Reply(0, response), MESSAGE)
     (frame,) = output.frame()
     assert len(frame) == len(frame["value"][0]) // output_module.BYTES_PER_ROW
     assert frame["topic"].count() == 1
-    output.reply(Reply(0, heartbeat_response()), MESSAGE)
+    output.add_reply(Reply(0, heartbeat_response()), MESSAGE)
     (frame,) = output.frame(state_bytes=10 * output_module.BYTES_PER_ROW)
     assert (len(frame), frame["topic"].count()) == (10, 1)
     assert not list(output.frame(output_module.BYTES_PER_ROW - 1))
@@ -133,7 +117,7 @@ def test_large_records_count_as_several_rows_of_a_frame() -> None:
 
 def test_oversized_answer_becomes_kafkas_error() -> None:
     output = Output(SMALL)
-    output.reply(Reply(3, join_response()), MESSAGE)
+    output.add_reply(Reply(3, join_response()), MESSAGE)
     (letter_topic, _, _, letter), (topic, partition, _, response) = written(output)
     assert (topic, partition) == ("t-responses", 3)
     assert response["type"] == "JoinGroup"
@@ -185,7 +169,7 @@ def test_oversized_view_drops_its_largest_part_first(
     rest: dict[str, Any],
 ) -> None:
     output = Output(replace(LAYOUT, response_max_bytes=2_000))
-    output.snapshot(group)
+    output.add_view(group)
     ((_, _, _, view),) = written(output)
     members = [shown | (shown.get("consumer") or {}) for shown in view["members"]]
     view |= {"topics": list((view.get("consumer") or {}).get("topics", ()))}
@@ -204,7 +188,7 @@ def test_oversized_history_entry_drops_assignments_then_member_lists() -> None:
         (event(reason="no SyncGroup from " + "m" * 50_000), {}),
     ):
         output = Output(SMALL)
-        output.effects(Effects(None, [], [too_large], [], [], None), b"g", MESSAGE)
+        output.add_effects(Effects(None, [], [too_large], [], [], None), b"g", MESSAGE)
         ((_, _, _, entry),) = written(output)
         kept = {name: entry[name] for name in ("assignments", "members", "waiting_for") if name in entry}
         assert kept == left
@@ -212,7 +196,7 @@ def test_oversized_history_entry_drops_assignments_then_member_lists() -> None:
         assert len(entry["reason"]) <= SHORTENED_TEXT_CHARS
 
 
-def test_worst_records_fit_the_real_limit() -> None:
+def test_largest_possible_records_fit_the_size_limit() -> None:
     """Names of the maximum length, of characters that JSON encodes in six bytes, for many members."""
     worst = "\x01" * 32_767
     members = [f"{worst}{n}" for n in range(60)]
@@ -232,18 +216,18 @@ def test_worst_records_fit_the_real_limit() -> None:
         protocol_name=worst,
         assignments=dict.fromkeys(members, b""),
     )
-    output.effects(Effects(None, [], [listing], [], [], None), b"g", MESSAGE)
+    output.add_effects(Effects(None, [], [listing], [], [], None), b"g", MESSAGE)
     group = group_of(*(member(name) for name in members))
     group.group_id = group.last_rebalance_reason = group.protocol_type = worst
     group.quarantined = worst * 60
-    output.snapshot(group)
+    output.add_view(group)
     (frame,) = output.frame()
     assert max(len(value) for value in frame["value"].dropna()) <= LAYOUT.view_max_bytes
 
 
 def test_a_dead_letter_shows_the_record() -> None:
     output = Output(LAYOUT)
-    output.dead_letter(dead_letter(Reason.KEY_MISMATCH, "why", ROW.key, MESSAGE, answered=True))
+    output.add_dead_letter(dead_letter(Reason.KEY_MISMATCH, "why", ROW.key, MESSAGE, answered=True))
     ((_, _, key, letter),) = written(output)
     assert key == b"\xff"
     assert letter == {
@@ -257,16 +241,13 @@ def test_a_dead_letter_shows_the_record() -> None:
         "value": "dGhlIHJlcXVlc3Q=",
         "value_bytes": 11,
     }
-    output.dead_letter(dead_letter(Reason.HANDLER_FAILED, "a deadline of m", b"g", None, answered=False))
-    ((_, _, _, of_deadline),) = written(output)
-    assert (of_deadline["request"], of_deadline["at_ms"]) == ("", 0)
 
 
 def test_long_dead_letter_is_truncated() -> None:
     value, record_key = b"v" * 1_000_000, b"\xff" * 2_000_000
     message = LogMessage(LogRow(2, 41, 1, record_key, value), None, value, ID)
     output = Output(LAYOUT)
-    output.dead_letter(
+    output.add_dead_letter(
         dead_letter(Reason.KEY_MISMATCH, "\x01" * 6_000_000, record_key, message, answered=True)
     )
     ((_, _, key, letter),) = written(output)

@@ -6,8 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_why.local_files import FolderError
+from kafka_why.local_files import FolderError, FolderNotWritable
 from streaming.observing.output_folder import EVENTS, GROUPS, OutputFolder, OutputTable, claim_folder
+from streaming.query.jvm import JAVA_OPTIONS, LOCAL_DIR, SOCKET_FOLDER, temporary_file_settings
+from streaming.query.storage import FILE_CONTEXT, FILE_SYSTEM, storage_at
 from tests.harness.disk_steps import record_disk_steps
 
 DAY = "date=2026-11-26"
@@ -37,7 +39,7 @@ def write(
 
 
 def rows(root: Path, table: OutputTable) -> list[tuple[str, str | None]]:
-    """All rows of a table, as a reader finds them."""
+    """Return all rows of a table, as a reader finds them."""
     files = sorted((root / table.name).rglob("*.parquet"))
     found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
     return [(row["group_id"], row["value"]) for row in found]
@@ -47,7 +49,7 @@ def files(root: Path, table: OutputTable) -> list[str]:
     return sorted(str(path.relative_to(root / table.name)) for path in (root / table.name).rglob("*.parquet"))
 
 
-def test_file_its_name_and_its_new_folders_are_synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_syncs_the_file_and_every_new_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = record_disk_steps(monkeypatch)
     write(root, EVENTS, 7, ("g", "1"))
     made = [*(f"make {EVENTS.name}", "sync out"), *(f"make {DAY}", f"sync {EVENTS.name}")]
@@ -138,3 +140,79 @@ def test_checkpoint_writes_to_only_one_output(root: Path, tmp_path: Path, before
     (data / "spark" / "commits" / "0").touch()
     with pytest.raises(FolderError, match=r"has written to .*: give another --data-dir"):
         claim_folder(root, data)
+
+
+def test_jvm_and_state_stores_use_the_emptied_temporary_folder(tmp_path: Path) -> None:
+    """Files of a killed JVM are removed. Executors on other machines have folders of their own."""
+    folder = tmp_path / "with a space"
+    left = folder / "spark-1" / "state"
+    left.mkdir(parents=True)
+    (left / "1.sst").touch()
+    given = {JAVA_OPTIONS: "-Xmx2g", "spark.ui.enabled": "false"}
+    found = temporary_file_settings(folder, given, is_local=True)
+    assert found[JAVA_OPTIONS] == f'"-Djava.io.tmpdir={folder}" -Xmx2g'
+    assert (found[LOCAL_DIR], found["spark.ui.enabled"]) == (str(folder), "false")
+    assert list(folder.iterdir()) == []
+    assert LOCAL_DIR not in temporary_file_settings(folder, {}, is_local=False)
+
+
+def test_users_temporary_folder_settings_are_kept(tmp_path: Path) -> None:
+    given = {LOCAL_DIR: "/mnt/fast", SOCKET_FOLDER: "/run/sockets"}
+    assert temporary_file_settings(tmp_path, given, is_local=True).items() >= given.items()
+
+
+@pytest.mark.parametrize(("length", "is_long"), [(1, False), (8, False), (9, True), (70, True)])
+def test_socket_folder_is_moved_if_its_paths_would_be_too_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, length: int, is_long: bool
+) -> None:
+    """A path that is not absolute is made so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("streaming.query.jvm.SOCKET_FOLDER_MAX_BYTES", len(str(tmp_path / ("x" * 8))))
+    found = temporary_file_settings(Path("x" * length), {}, is_local=True)
+    assert found[LOCAL_DIR] == str(tmp_path / ("x" * length))
+    assert (SOCKET_FOLDER in found) == is_long
+
+
+@pytest.mark.parametrize(("system", "elsewhere"), [("/run/user/1", "/run/user/1"), ("/" + "t" * 63, "/tmp")])
+def test_moved_socket_folder_is_short_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, system: str, elsewhere: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", system)
+    found = temporary_file_settings(tmp_path / ("x" * 63), {}, is_local=True)
+    assert found[SOCKET_FOLDER] == elsewhere
+
+
+def test_temporary_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderNotWritable, match="cannot be written: Not a directory"):
+        temporary_file_settings(tmp_path / "file" / "tmp", {}, is_local=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "path", "file_manager", "has_atomic_rename"),
+    [
+        ("data/checkpoint", Path("data/checkpoint"), FILE_SYSTEM, False),
+        ("/mnt/shared", Path("/mnt/shared"), FILE_SYSTEM, False),
+        ("file:///mnt/shared", Path("/mnt/shared"), FILE_SYSTEM, False),
+        ("C:x", Path("C:x"), FILE_SYSTEM, False),
+        # A file system with a name node renames in one step, an object store does not.
+        ("hdfs://name-node:8020/coordinator/", None, FILE_CONTEXT, True),
+        ("hdfs:///c", None, FILE_CONTEXT, True),
+        ("abfss://c@a.example/x", None, FILE_CONTEXT, True),
+        ("s3a://bucket/coordinator", None, FILE_SYSTEM, False),
+        ("gs://bucket/coordinator", None, FILE_SYSTEM, False),
+    ],
+)
+def test_checkpoint_location_selects_its_storage(
+    place: str, path: Path | None, file_manager: str, has_atomic_rename: bool
+) -> None:
+    storage = storage_at(place)
+    assert (storage.path, storage.file_manager) == (path, file_manager)
+    assert storage.has_atomic_rename is has_atomic_rename
+    assert path is not None or storage.uri == place.rstrip("/")
+
+
+@pytest.mark.parametrize("place", ["s3a:///coordinator", "file://host/path"])
+def test_checkpoint_url_without_a_host_is_refused(place: str) -> None:
+    with pytest.raises(ValueError, match="host"):
+        storage_at(place)

@@ -1,4 +1,4 @@
-"""When clock records may be rare, and what makes them frequent again."""
+"""The pace of clock records: when it may be slow, and what makes it fast again."""
 
 import threading
 import time
@@ -33,22 +33,15 @@ def pace(clock: Clock) -> MembersPace:
 
 
 def rest(pace: MembersPace, clock: Clock) -> None:
-    """No request comes for a while, and no group has a member."""
-    clock.now_s += QUIET_S + 1
-    assert pace.needs_members_check()
-    pace.no_member(clock.now_s)
-    assert pace.is_resting()
-    clock.now_s += 1
-
-
-def test_clock_records_are_frequent_until_all_groups_are_empty(pace: MembersPace, clock: Clock) -> None:
-    assert not pace.needs_members_check(), "the start counts as a request"
+    """Let no request come for a while, while no group has a member."""
+    assert not pace.needs_members_check(), "the start and a batch with a request count as requests"
     clock.now_s += QUIET_S + 1
     assert pace.needs_members_check()
     assert not pace.is_resting()
     pace.no_member(clock.now_s)
     assert pace.is_resting()
     assert not pace.needs_members_check(), "nothing is left to prove"
+    clock.now_s += 1
 
 
 @pytest.mark.parametrize(
@@ -61,7 +54,7 @@ def test_clock_records_are_frequent_until_all_groups_are_empty(pace: MembersPace
     ],
     ids=["clock records", "a request appended", "a request read"],
 )
-def test_request_ends_the_slow_pace_but_own_clock_records_do_not(
+def test_only_client_requests_end_the_slow_pace_of_clock_records(
     pace: MembersPace, clock: Clock, appended: list[int] | None, read: dict[int, int], rests: bool
 ) -> None:
     rest(pace, clock)
@@ -93,7 +86,7 @@ def test_unread_request_of_the_last_coordinator_prevents_the_slow_pace(clock: Cl
     rest(pace, clock)
 
 
-def test_request_ends_a_pause_at_once() -> None:
+def test_request_ends_a_pause_of_clock_records_at_once() -> None:
     pace = MembersPace(1, INTERVAL_MS, rest_interval_ms=60_000, quiet_s=0)
     pace.appended([0])
     pace.batch_read({0: 1})
@@ -137,40 +130,45 @@ def test_next_clock_record_comes_at_the_next_deadline(
     pace: DeadlinePace, least_ms: int, attests: bool
 ) -> None:
     assert waited_ms(pace) >= least_ms
-    assert pace.attests_at_once(AT_MS) is attests
+    assert pace.needs_second_round(AT_MS) is attests
 
 
-def test_deadline_announced_meanwhile_ends_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_announced_during_a_pause_of_clock_records_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streaming.service.clock.pace.BETWEEN_DEADLINES_MS", 60_000)
     pace = announced()
     threading.Timer(0.05, pace.deadline_at, [AT_MS + 1]).start()
     assert waited_ms(pace) < 30_000
 
 
-def test_rounds_for_deadlines_are_an_interval_apart(clock: Clock) -> None:
+def test_clock_records_for_deadlines_are_an_interval_apart(clock: Clock) -> None:
     pace = DeadlinePace(INTERVAL_MS, lambda: True, now_s=clock)
     pace.deadline_at(AT_MS)
     pace.wait(AT_MS)  # returns, because the clock says that the time has come
     clock.now_s += 0.001
-    assert pace.attests_at_once(AT_MS)
+    assert pace.needs_second_round(AT_MS)
     pace.deadline_at(AT_MS + 1)
     assert pace._next_round_s(clock.now_s, AT_MS) == pytest.approx(clock.now_s - 0.001 + INTERVAL_MS / 1_000)
-    assert not pace.attests_at_once(AT_MS), "the deadline has not come"
-    assert pace.attests_at_once(AT_MS + 1)
+    assert not pace.needs_second_round(AT_MS), "the deadline has not come"
+    assert pace.needs_second_round(AT_MS + 1)
 
 
-def test_later_deadline_is_kept_while_an_earlier_one_is_pending() -> None:
-    pace = announced(AT_MS, AT_MS + 60)
-    assert pace.attests_at_once(AT_MS)
-    assert waited_ms(pace) < BETWEEN_DEADLINES_MS
-    assert pace.attests_at_once(AT_MS + 60)
+def test_later_deadline_is_kept_while_an_earlier_one_is_pending(clock: Clock) -> None:
+    pace = DeadlinePace(INTERVAL_MS, lambda: True, now_s=clock)
+    for at_ms in (AT_MS, AT_MS + 60):
+        pace.deadline_at(at_ms)
+    assert pace.needs_second_round(AT_MS)
+    assert pace._next_round_s(clock.now_s, AT_MS) == pytest.approx(clock.now_s + 0.061)
+    assert pace.needs_second_round(AT_MS + 60)
 
 
-def test_round_has_the_records_of_a_batch_only_if_one_is_wanted() -> None:
+def test_ticker_writes_enough_records_for_a_batch_only_if_one_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streaming.service.clock.pace.BETWEEN_DEADLINES_MS", 60_000)
     pace = announced()
     assert pace.records() == 1
     pace.want_batch()
-    assert waited_ms(pace) < BETWEEN_DEADLINES_MS
+    assert waited_ms(pace) < 30_000
     assert pace.records() == BATCH_RECORDS
     assert pace.records() == BATCH_RECORDS, "the first round has failed"
     pace.appended([7])

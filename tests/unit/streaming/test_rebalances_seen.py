@@ -1,5 +1,6 @@
-"""Rebalances that are known, looked at once a second: what is said of them is true, or nothing is said."""
+"""Rebalances that are polled once a second: reported starts are true, or there is no report."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -12,9 +13,17 @@ from hypothesis import strategies as st
 from kafka_why.contract.codec import encode
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
-from kafka_why.contract.sightings import RebalanceSeen, SeenMember, decode_sighting
+from kafka_why.contract.sightings import (
+    MEMBERS_MAX,
+    RebalanceSeen,
+    SeenMember,
+    SightingRecord,
+    decode_sighting,
+    sighting_key,
+)
+from kafka_why.observed.consumer_offsets.schemas import kafka_partition
 from streaming.observing.operator import SIGHTINGS, by_time
-from streaming.observing.rebalance_poller import RebalanceRuns, SeenGroup
+from streaming.observing.rebalance_poller import GROUPS_MAX, RebalanceRuns, SeenGroup
 from streaming.query.admission import LogRow
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import CREATED, G, Watched, classic_member, generation
@@ -65,8 +74,8 @@ def random_truth(random: Random, rebalances: int) -> list[Truth]:
 
 @dataclass
 class PolledGroup:
-    """Plays the looks and the batches. `skew_ms`: so much later is the clock of the broker that has the
-    sightings. `lag_ms`: so far behind are batches at the most with the log.
+    """Plays the polls and the batches. The clock of the broker with the polled records is `skew_ms` ahead.
+    Batches are at most `lag_ms` behind the log.
     """
 
     random: Random
@@ -81,7 +90,7 @@ class PolledGroup:
     _read_sightings: int = 0
 
     def play(self) -> Watched:
-        """Look each second and read each second, each with its delays. Return what was observed."""
+        """Poll each second and read each second, each with its delays. Return the observed groups."""
         runs = RebalanceRuns(1, iter(map(str, range(10**6))).__next__)
         self._log = [(1_000, CREATED), *((t.stored_ms, _generation(t)) for t in self.truth)]
         end_ms = self.truth[-1].stored_ms + 20_000
@@ -157,8 +166,8 @@ DELAYS_MS = 100
 
 @pytest.mark.parametrize("fails", [0.0, 0.2])
 @given(seed=st.integers(0, 100_000), lag_ms=st.sampled_from((0, 300, 5_000, 60_000)))
-def test_reported_beginnings_are_correct_despite_failed_polls(seed: int, lag_ms: int, fails: float) -> None:
-    """The beginning lies where it is said to lie, also where looks fail and the log is read late."""
+def test_rebalance_starts_are_correct_despite_failed_polls(seed: int, lag_ms: int, fails: float) -> None:
+    """The start is within its reported bounds, even if polls fail and the log is read late."""
     random = Random(seed)
     truth = random_truth(random, 8)
     watched = PolledGroup(random, truth, lag_ms, fails=fails).play()
@@ -174,7 +183,7 @@ def test_reported_beginnings_are_correct_despite_failed_polls(seed: int, lag_ms:
 
 
 @given(seed=st.integers(0, 100_000), skew_ms=st.sampled_from((-400, -50, 50, 400)))
-def test_clock_difference_moves_a_beginning_by_at_most_itself(seed: int, skew_ms: int) -> None:
+def test_clock_difference_shifts_a_rebalance_start_by_no_more_than_itself(seed: int, skew_ms: int) -> None:
     random = Random(seed)
     truth = random_truth(random, 8)
     found = by_generation(PolledGroup(random, truth, skew_ms=skew_ms).play().history)
@@ -211,7 +220,7 @@ def by_generation(history: list[HistoryEntry]) -> dict[int, list[HistoryEntry]]:
     return found
 
 
-def test_long_rebalances_are_found_and_short_ones_may_be_missed() -> None:
+def test_polls_find_every_long_rebalance() -> None:
     random = Random(1)
     long = seen = 0
     for _ in range(40):
@@ -225,3 +234,108 @@ def test_long_rebalances_are_found_and_short_ones_may_be_missed() -> None:
                 seen += opening.within_ms is not None
     assert long > 50
     assert seen == long
+
+
+PREPARING = SeenGroup("PreparingRebalance", (SeenMember("a-1", "i", "a", "/10.0.0.1"),))
+PARTITION = kafka_partition("g", 50)
+
+
+class Looks:
+    """Polls of a cluster whose topic has 50 partitions, a second apart, each answered after 10 ms."""
+
+    def __init__(self) -> None:
+        self.runs = RebalanceRuns(50, iter(map(str, range(10**6))).__next__)
+        self.at_s = 100.0
+
+    def look(
+        self, *names: str, finished: Iterable[str] = (), seen: SeenGroup = PREPARING, is_whole: bool = True
+    ) -> dict[str, SightingRecord]:
+        """Return the records that a poll writes if it lists these groups. Some were finished when they were
+        described.
+        """
+        self.at_s += 1
+        listed, answered_s = set(names), self.at_s + 0.01
+        described = {g: seen for g in self.runs.choose(listed) if g not in set(finished)}
+        self.runs.update(self.at_s, answered_s, listed, described, is_whole=is_whole)
+        return self.written(answered_s)
+
+    def written(self, seen_s: float) -> dict[str, SightingRecord]:
+        """Return the records written 5 ms later."""
+        records = self.runs.records(seen_s + 0.005, seen_s)
+        return {key.split(b"/", 1)[1].decode(): record for key, record in records}
+
+    def read(self, end: int) -> None:
+        """The group's partition ends at 7 now, and the query has read up to `end`."""
+        self.runs.update_ends(self.at_s + 0.02, {PARTITION: 7}, {PARTITION: end})
+
+
+def test_start_of_a_rebalance_is_bounded_by_the_previous_poll() -> None:
+    looks = Looks()
+    assert looks.look() == {}
+    record = looks.look("g")["g"]
+    assert (record.first_ago_ms, record.seen_ago_ms, record.within_ms) == (5, 5, 1_010)
+    assert record.members == PREPARING.members
+    later = looks.look("g")["g"]
+    assert (later.run, later.first_ago_ms, later.seen_ago_ms) == (record.run, 1_005, 5)
+
+
+def test_rebalance_end_is_written_once_the_log_is_read_up_to_it() -> None:
+    looks = Looks()
+    looks.look()
+    run = looks.look("g")["g"].run
+    assert looks.look() == {}
+    looks.read(6)
+    assert looks.look() == {}
+    looks.read(7)
+    over = looks.look()["g"]
+    assert (over.run, over.is_over, over.members) == (run, True, None)
+    assert looks.look() == {}
+    assert looks.runs.partitions() == set()
+
+
+def test_polled_rebalances_the_query_never_reads_are_dropped() -> None:
+    looks = Looks()
+    for names in ((), ("g",), ()):
+        looks.look(*names)
+    looks.at_s += 601
+    looks.look()
+    assert looks.runs.partitions() == set()
+
+
+def test_number_of_followed_groups_is_limited_and_existing_ones_stay() -> None:
+    looks = Looks()
+    looks.look()
+    assert set(looks.look("z")) == {"z"}
+    many = [f"g{number:05}" for number in range(GROUPS_MAX)]
+    followed = looks.look("z", *many)
+    assert len(followed) == GROUPS_MAX
+    assert "z" in followed
+    left_out = many[-1]
+    assert left_out not in followed
+    assert looks.look(left_out) == {}, "since when it is rebalancing is not known"
+
+
+def test_polled_record_of_a_large_group_omits_its_members() -> None:
+    looks = Looks()
+    looks.look()
+    members = tuple(SeenMember(f"m-{n}", None, "c", "/10.0.0.1") for n in range(MEMBERS_MAX + 1))
+    assert looks.look("g", seen=SeenGroup("PreparingRebalance", members))["g"].members is None
+
+
+def test_polled_record_round_trips_in_broker_time() -> None:
+    looks = Looks()
+    looks.look()
+    record = looks.look("g/é")["g/é"]
+    key = sighting_key("g/é", 7)
+    group_id, seen = decode_sighting(key, encode(record), 50_000)
+    assert (group_id, seen.first_ms, seen.seen_ms, seen.read_ms) == ("g/é", 49_995, 49_995, None)
+    assert (seen.state, seen.within_ms, seen.members) == ("PreparingRebalance", 1_010, PREPARING.members)
+
+
+def test_partition_of_a_group_uses_javas_hash() -> None:
+    """String.hashCode of "hello" is 99162322, of "orders" -1008770331, of another word the least of all."""
+    assert kafka_partition("hello", 1_000) == 322
+    assert kafka_partition("polygenelubricants", 50) == 0
+    assert kafka_partition("", 50) == 0
+    assert kafka_partition("\U0001f600", 10**9) == 0xD83D * 31 + 0xDE00
+    assert kafka_partition("orders", 10**9) == 8_770_331

@@ -7,14 +7,24 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.codec import encode, unpack
 from kafka_why.contract.early_answers import lists_changed
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroup
-from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
+from kafka_why.contract.kafka.responses import DescribeGroupResponse, ListedGroup
 from streaming.query.output import Output
 from streaming.replica import state_machine
 from streaming.replica.audit import request_of
+from streaming.replica.groups import DecodedLimits
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.replica.state_machine import StateMachine, listed_group
-from tests.harness.replica_log import WITH_DELAY, answers_in, apply_all, log_of, machine, owned, terms
+from tests.harness.coordinated_log import (
+    WITH_DELAY,
+    answers_in,
+    apply_all,
+    log_of,
+    machine,
+    terms,
+    with_clock_records,
+)
 from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat
 
 ALL = 2**62
@@ -46,12 +56,12 @@ def changes(replica: StateMachine) -> dict[str, ListedGroup]:
     return found
 
 
-@given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([1, 3, 4_000]))
-def test_topic_and_changed_groups_together_list_the_current_groups(
-    seed: int, records_a_batch: int, decoded_max: int
+@given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([0, 15_000, 2**30]))
+def test_topic_plus_the_replicas_changed_groups_list_the_current_groups(
+    seed: int, records_a_batch: int, max_bytes: int
 ) -> None:
     """With a log that has members of every protocol, sessions that end, and groups that are deleted."""
-    replica = machine(terms(config=WITH_DELAY), decoded_max=decoded_max)
+    replica = machine(terms(config=WITH_DELAY), limits=DecodedLimits(max_bytes, min_groups=1))
     topic: dict[str, ListedGroup] = {}
     for number, record in enumerate(record for records in log_of(seed) for record in records):
         replica.apply(LogRecord(*record))
@@ -67,7 +77,7 @@ def test_topic_and_changed_groups_together_list_the_current_groups(
 
 def asked(log: Log, at_ms: int) -> list[Record]:
     """Return a request for the changed groups of partition 0."""
-    return [*owned([log.append(at_ms, b"a", encode(ASK), 0)])]
+    return [*with_clock_records([log.append(at_ms, b"a", encode(ASK), 0)])]
 
 
 def early(replica: StateMachine, records: list[Record]) -> list[DescribeGroupResponse]:
@@ -77,10 +87,10 @@ def early(replica: StateMachine, records: list[Record]) -> list[DescribeGroupRes
     return [msgspec.json.decode(v, type=DescribeGroupResponse) for v in values if lists_changed(v)]
 
 
-def test_a_request_for_the_changed_groups_is_answered_early_and_is_not_audited() -> None:
+def test_replica_answers_a_changed_groups_request_without_an_audit() -> None:
     log, replica = Log(), machine()
     stable, _ = log.stable_member(T0, "a")
-    apply_all(replica, owned(stable))
+    apply_all(replica, with_clock_records(stable))
     for record in asked(log, T0 + 100):
         replica.apply(LogRecord(*record))
     (appended,) = replica.answers.drain()
@@ -94,13 +104,13 @@ def test_a_request_for_the_changed_groups_is_answered_early_and_is_not_audited()
     assert answer.changed == []
 
 
-def test_silent_replica_or_many_changes_are_left_to_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_answers_for_a_silent_or_overloaded_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     log, replica = Log(), machine()
     replica.is_permitted = False
     assert early(replica, asked(log, T0 + 100)) == []
     replica.is_permitted = True
     monkeypatch.setattr(state_machine, "LISTED_MAX", 0)
-    apply_all(replica, owned(log.stable_member(T0 + 200, "a")[0]))
+    apply_all(replica, with_clock_records(log.stable_member(T0 + 200, "a")[0]))
     assert early(replica, asked(log, T0 + 300)) == []
 
 
@@ -112,7 +122,7 @@ class QueryOutput(Output):
 
     def take(self) -> tuple[set[str | None], set[str | None]]:
         """Return the topics of the records since the last call, and the requests that they answer."""
-        for reply_partition in list(self._packs):
+        for reply_partition in list(self._open_packs):
             self._close_pack(reply_partition)
         rows, self._rows = self._rows, []
         topics = {topic for topic, *_ in rows}
@@ -124,7 +134,7 @@ class QueryOutput(Output):
 
 
 @given(st.integers(0, 10_000))
-def test_replica_awaits_a_batch_for_everything_but_its_answers(seed: int) -> None:
+def test_replica_awaits_a_batch_for_every_output_except_its_answers(seed: int) -> None:
     replica, query = (machine(terms(config=WITH_DELAY)) for _ in range(2))
     output = QueryOutput()
     for partition in query.partitions.values():
@@ -140,14 +150,14 @@ def test_replica_awaits_a_batch_for_everything_but_its_answers(seed: int) -> Non
         assert not replica.awaits_batch
 
 
-def test_replica_awaits_no_batch_for_a_heartbeat_but_one_for_a_deadline_until_it_has_fired() -> None:
+def test_replica_awaits_a_batch_only_for_a_deadline_not_yet_fired() -> None:
     log, replica = Log(), machine()
     stable, member_id = log.stable_member(T0, "a", session_ms=10_000)
-    apply_all(replica, owned(stable))
+    apply_all(replica, with_clock_records(stable))
     assert replica.awaits_batch
     replica.committed({0: ALL}, T0 + 5_000)
     beats = [log.request(T0 + 5_000, heartbeat("a", member_id)), log.request(T0 + 30_000, heartbeat("b", ""))]
-    clock_record, beat, *later = owned(beats)
+    clock_record, beat, *later = with_clock_records(beats)
     apply_all(replica, [clock_record, beat])
     assert not replica.awaits_batch
     apply_all(replica, later)
@@ -158,11 +168,11 @@ def test_replica_awaits_no_batch_for_a_heartbeat_but_one_for_a_deadline_until_it
     assert not replica.awaits_batch
 
 
-def test_settings_of_a_group_that_does_not_exist_await_a_batch() -> None:
+def test_replica_awaits_a_batch_after_settings_of_a_missing_group() -> None:
     log, replica = Log(), machine()
     configs: dict[str, str | None] = {"consumer.session.timeout.ms": "50000"}
     request = AlterGroupConfigs(
         group_id="a", correlation_id="c", reply_partition=0, api_version=0, configs=configs
     )
-    apply_all(replica, owned([log.request(T0, request)]))
+    apply_all(replica, with_clock_records([log.request(T0, request)]))
     assert replica.awaits_batch

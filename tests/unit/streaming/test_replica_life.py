@@ -24,12 +24,12 @@ from kafka_why.contract.rocketmq.requests import NotifyConsumerIdsChanged
 from streaming.query.handling import DecodedGroup
 from streaming.query.operator import Operator
 from streaming.replica.audit import request_of
+from streaming.replica.follower import LEAD_MAX_BYTES, LEAD_MAX_S, Lead
 from streaming.service.starts import config_epochs
 from tests.harness.examples import examples
 from tests.harness.life_faults import FAULTS, Fault
 from tests.harness.replicated_life import Life, play
-from tests.harness.simulated_cluster import Notes
-from tests.harness.simulated_query import Batch, Out, Store, run_batch
+from tests.harness.simulated_query import Batch, Notes, Out, Store, run_batch
 
 
 @dataclass
@@ -91,7 +91,7 @@ def _by_request(answers: Iterable[bytes]) -> dict[str, bytes]:
 
 
 def check_query(life: Life, expected: Whole) -> None:
-    """However often the query dies, whoever runs it: it says what the whole log says."""
+    """Check that the query has the outcome of the whole log, however often it dies, whoever runs it."""
     layout, logs = life.layout, life.broker.logs
     by_query = (
         answer
@@ -151,9 +151,9 @@ def check_early(life: Life, expected: Whole) -> None:
                     if begin <= marker.offset < record.offset:
                         reader.accepts(number, marker.headers)
                 if not reader.accepts(number, record.headers):
-                    life.seen("answers that do not count")
+                    life.count("answers that do not count")
                     continue
-                life.seen("early answers")
+                life.count("early answers")
                 notes = life.notes[early.replica]
                 assert expected.answers.get(request) == answer, f"{request} was answered early in another way"
                 assert notes.answered.get(request) == expected.notes.answered.get(request)
@@ -164,7 +164,7 @@ def check_early(life: Life, expected: Whole) -> None:
 
 
 def check(life: Life) -> None:
-    """All that is promised of a life."""
+    """Check everything that is promised of a life."""
     expected = whole(life)
     check_query(life, expected)
     check_early(life, expected)
@@ -194,7 +194,7 @@ def test_early_answer_equals_the_querys_answer(seed: int) -> None:
     check(play(seed))
 
 
-def test_random_replica_lives_reach_every_phase_of_interest() -> None:
+def test_random_replica_lives_reach_every_listed_event() -> None:
     happened: Counter[str] = Counter()
     for seed in range(LIVES):
         life = play(seed)
@@ -206,9 +206,20 @@ def test_random_replica_lives_reach_every_phase_of_interest() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_planted_fault_is_detected(fault: Fault) -> None:
-    """In a life that is known to show it."""
+    """Each fault has the seed of a life that shows it."""
     check(play(fault.seed))
     with pytest.MonkeyPatch.context() as patch:
         fault.plant(patch)
         with pytest.raises(AssertionError):
             check(play(fault.seed))
+
+
+seconds = st.floats(0, LEAD_MAX_S * 3)
+sizes = st.integers(0, LEAD_MAX_BYTES * 3)
+
+
+@given(seconds, sizes)
+def test_replica_lead_over_the_query_raises_an_alarm_at_half_limit(lead_s: float, size_bytes: int) -> None:
+    lead = Lead(lead_s, size_bytes)
+    assert bool(lead.why_silent()) == (lead_s > LEAD_MAX_S or size_bytes > LEAD_MAX_BYTES)
+    assert (lead.alarm() is not None) == (lead_s > LEAD_MAX_S / 2 or size_bytes > LEAD_MAX_BYTES / 2)

@@ -5,12 +5,14 @@ answers (rows SP10 to SP13, SI10, SI11).
 from collections.abc import Mapping, Sequence
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
+from kafka_why.contract.messages import ErrorCode
 from streaming.service.share_state.open_tasks import (
     FIRST_BACKOFF_S,
     FIRST_PAUSE_S,
@@ -19,16 +21,22 @@ from streaming.service.share_state.open_tasks import (
     LOST,
     NOT_PERMITTED,
     OVERDUE_MS,
-    PART_AFTER_S,
+    PARTIAL_REPORT_AFTER_S,
     PARTITIONS_PER_RECORD,
     UNCERTAIN_S,
     OpenTasks,
     TaskCounts,
     TaskReport,
 )
-from streaming.service.share_state.partition_tasks import NoAnswer, PartitionTask, SharePartition, carry_out
+from streaming.service.share_state.partition_tasks import (
+    NoAnswer,
+    NoOutcome,
+    PartitionTask,
+    SharePartition,
+    carry_out,
+)
 from tests.harness.group_views import view_with
-from tests.harness.share_coordinators import TOPIC, Coordinators, State, done, key
+from tests.harness.share_coordinators import TOPIC, Coordinators, State, deletion, done, item, key
 
 
 class Groups:
@@ -47,7 +55,7 @@ class Groups:
         self.tasks.apply(group_id.encode(), view(*tasks), self.now_s)
 
     def restart(self, *, is_same_process: bool) -> None:
-        """The thread reads everything anew, after a lost connection or in a new process."""
+        """Let the thread read everything again, as after a lost connection or in a new process."""
         if not is_same_process:
             self.counts, self.uncertain = TaskCounts(), {}
             self.settled_s = self.now_s + UNCERTAIN_S
@@ -91,7 +99,7 @@ def asked_to_delete(task: str, numbers: Sequence[int] = (0,)) -> ShareTask:
     return ShareTask(task, "delete", 1_000, [ShareTaskPartitions(str(TOPIC), "foo", list(numbers))])
 
 
-def test_open_task_is_reported_again_with_growing_pauses() -> None:
+def test_result_of_an_open_share_task_is_sent_again_with_growing_pauses() -> None:
     """Row SP10: after a pause that doubles up to five minutes. A task that was closed is forgotten."""
     groups = Groups()
     groups.show("g", asked())
@@ -111,30 +119,30 @@ def test_open_task_is_reported_again_with_growing_pauses() -> None:
     assert groups.tell() == [] and not groups.tasks, "a group without a view has no task"
 
 
-def test_task_outcomes_are_reported_when_complete_or_after_a_minute() -> None:
-    """Row SP11. An error that passes is told then, once (row SP26)."""
+def test_share_task_results_are_sent_when_complete_or_after_a_minute() -> None:
+    """Row SP11. A temporary error is reported then, once (row SP26)."""
     groups = Groups(Coordinators(codes={key(1): 15}))
     groups.show("g", asked(numbers=[0, 1]))
-    while groups.now_s < 100.0 + PART_AFTER_S:
+    while groups.now_s < 100.0 + PARTIAL_REPORT_AFTER_S:
         assert groups.tell() == []
         groups.now_s += 1.0
     assert groups.tell() == [done(0), done(1, 15)]
     groups.show("g", asked(numbers=[1], code=15))
     groups.now_s += FIRST_PAUSE_S
     assert groups.tell() == []
-    groups.now_s += PART_AFTER_S
+    groups.now_s += PARTIAL_REPORT_AFTER_S
     assert groups.tell() == [], "it is no news"
     groups.brokers.codes.clear()
     groups.now_s += 2 * FIRST_PAUSE_S
     assert groups.tell() == [done(1)]
 
 
-def test_failed_task_is_retried_with_back_off() -> None:
-    """Row SI10: a back-off that doubles, with a new look-up."""
+def test_failed_share_task_is_retried_with_back_off() -> None:
+    """Row SI10: the back-off doubles, and the coordinator is looked up again."""
     groups = Groups(Coordinators(find_codes={key(): 15}))
     groups.show("g", asked())
     tried = 0
-    while groups.now_s < 100.0 + PART_AFTER_S - 1:
+    while groups.now_s < 100.0 + PARTIAL_REPORT_AFTER_S - 1:
         groups.work()
         if groups.brokers.count("find") > tried:
             tried = groups.brokers.count("find")
@@ -145,7 +153,7 @@ def test_failed_task_is_retried_with_back_off() -> None:
     assert 6 <= tried <= 10
 
 
-def test_task_reports_are_split_to_fit_their_partitions() -> None:
+def test_share_task_results_and_requests_are_split_to_fit_size_limits() -> None:
     groups = Groups()
     groups.show("g", asked(numbers=range(4_500)))
     (report,) = groups.work()
@@ -155,11 +163,12 @@ def test_task_reports_are_split_to_fit_their_partitions() -> None:
         500,
     ]
     assert max(len(encode(record)) for record in report.records) < 512 * 1024
+    assert max(size for _, size in groups.brokers.calls) == 1_000, "so are the requests to coordinators"
 
 
-def test_a_task_that_the_brokers_refuse_stays_open_with_an_alarm() -> None:
-    """CLUSTER_AUTHORIZATION_FAILED ends no task, or each heartbeat would ask again. Once it is granted, tasks
-    go on at once.
+def test_share_task_refused_by_the_brokers_stays_open_with_an_alarm() -> None:
+    """CLUSTER_AUTHORIZATION_FAILED ends no task, or each heartbeat would send it again. Once the right is
+    granted, tasks continue at once.
     """
     groups = Groups(Coordinators(find_codes={key(): 31}))
     groups.show("g", asked())
@@ -169,7 +178,7 @@ def test_a_task_that_the_brokers_refuse_stays_open_with_an_alarm() -> None:
     groups.brokers.find_codes.clear()
     groups.counts.refused = False
     assert groups.tell() == []
-    groups.tasks.hurry(groups.now_s)
+    groups.tasks.make_all_due(groups.now_s)
     assert groups.tell() == [done()]
     assert groups.tasks.summary(1_000).alarm is None
 
@@ -195,7 +204,7 @@ def test_share_task_progress_is_visible_to_operators() -> None:
     assert (summary.deleted, dict(summary.failures)[LOST]) == (1, 1)
 
 
-def test_new_task_waits_for_an_earlier_one_with_unknown_outcome() -> None:
+def test_new_share_task_waits_for_an_earlier_one_with_unknown_outcome() -> None:
     """Row SK6: no change follows one that a broker may still process."""
     brokers = Coordinators()
     groups = Groups(brokers)
@@ -280,3 +289,74 @@ def test_share_state_in_use_is_never_overwritten(seed: int) -> None:
     for _ in range(60):
         play.turn()
     assert not play.brokers.overwritten
+
+
+def test_share_partition_is_initialized_only_after_its_state_was_read() -> None:
+    """Row SP11: in one request per coordinator and group."""
+    brokers = Coordinators()
+    others = [PartitionTask("t", key(n, "h"), "foo", False, 2, -1) for n in range(2)]
+    assert carry_out([item(0), item(1), item(2), *others], brokers) == {
+        **{key(n): done(n) for n in range(3)},
+        **{key(n, "h"): done(n) for n in range(2)},
+    }
+    assert brokers.calls[0] == ("find", 5)
+    assert [name for name, _ in brokers.calls[1:]] == ["read", "initialize"] * 4
+    assert sum(size for name, size in brokers.calls if name == "initialize") == 5
+
+
+FENCED = done(code=ErrorCode.FENCED_STATE_EPOCH, state_epoch=7, start_offset=40)
+
+
+@pytest.mark.parametrize(
+    ("state", "asked", "told", "left"),
+    [
+        # A thread was killed after InitializeShareGroupState, before its record.
+        pytest.param(State(2, 40, 5), item(epoch=2), done(), State(2, 40, 5), id="SK8, SP13 of this epoch"),
+        pytest.param(State(7, 40), item(epoch=2), FENCED, State(7, 40), id="SK11 of a later epoch"),
+        # The brokers' own coordinator had the group.
+        pytest.param(State(3, 40, 5), item(epoch=4), done(), State(3, 40, 5), id="SK11 of an earlier epoch"),
+        pytest.param(
+            State(3, 40, 5),
+            item(epoch=4, offset=20, altered=True),
+            done(),
+            State(4, 20),
+            id="SO10 an administrator replaces it",
+        ),
+    ],
+)
+def test_only_an_administrators_task_replaces_a_share_state(
+    state: State, asked: PartitionTask, told: ShareStatePartition, left: State
+) -> None:
+    brokers = Coordinators(states={key(): state})
+    assert carry_out([asked], brokers) == {key(): told}
+    assert brokers.states == {key(): left}
+    assert brokers.count("initialize") == asked.is_altered
+
+
+@pytest.mark.parametrize("code", [3, 14, 15, 16, 31, 42, -1])
+@pytest.mark.parametrize("what", [item(), deletion()])
+def test_only_a_fatal_broker_error_ends_a_share_task(code: int, what: PartitionTask) -> None:
+    """Row SI10. CLUSTER_AUTHORIZATION_FAILED is temporary, too: the permission may be granted."""
+    outcome = done(code=code) if code in (42, -1) else NoOutcome(code)
+    assert carry_out([what], Coordinators(find_codes={key(): code})) == {key(): outcome}
+    assert carry_out([what], Coordinators(codes={key(): code})) == {key(): outcome}
+
+
+def test_share_state_of_a_topic_that_is_gone_counts_as_deleted() -> None:
+    """Row SK5."""
+    assert carry_out([deletion(), deletion(1)], Coordinators(gone_topics={TOPIC})) == {
+        key(n): done(n) for n in range(2)
+    }
+
+
+def test_coordinator_without_ownership_changes_no_share_state() -> None:
+    """Row SP18. What was not reached has no result."""
+    brokers = Coordinators(is_owner=False, states={key(1): State(2, -1)})
+    assert carry_out([item(0), deletion(2)], brokers) == {}
+    assert carry_out([item(1)], brokers) == {key(1): done(1)}, "this needs no change"
+
+
+def test_unavailable_share_coordinator_is_awaited_only_once() -> None:
+    brokers = Coordinators(lossy=1.0)
+    assert carry_out([item(n) for n in range(3_000)], brokers) == {key(n): NoOutcome() for n in range(3_000)}
+    assert brokers.calls == [("find", 1_000)]

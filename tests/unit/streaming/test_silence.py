@@ -1,4 +1,4 @@
-"""How a standby counts the silence of the owner."""
+"""A standby's count of the owner's silence."""
 
 from streaming.service.ownership.lease import LONG_POLL_S, POLL_S, RETURN_S, Silence
 
@@ -24,14 +24,14 @@ def test_owner_silence_is_counted_poll_by_poll_until_a_sign() -> None:
     assert silence.seconds == 0.5
 
 
-def test_long_poll_does_not_count_as_owner_silence() -> None:
+def test_time_of_a_long_poll_does_not_count_as_owner_silence() -> None:
     """A machine that was suspended, or a call that waited for a broker, shows nothing about the owner."""
     silence = silence_at(0.0, 3_600.0)
     silence.add_poll()
     assert silence.seconds == POLL_S
 
 
-def test_the_owner_gets_time_to_find_the_brokers_again() -> None:
+def test_silent_owner_gets_time_to_reconnect_after_a_broker_outage() -> None:
     """An owner that runs may reconnect after the standby has."""
     back_s = 10.0
     after_an_error = silence_at(0.0, back_s, back_s + 1.9, back_s + 3.8, back_s + 5.0)
@@ -50,7 +50,7 @@ def test_the_owner_gets_time_to_find_the_brokers_again() -> None:
         assert silence.is_longer_than(LIMIT_MS)
 
 
-def test_a_sign_of_the_owner_ends_the_time_to_find_the_brokers() -> None:
+def test_sign_of_life_ends_the_owners_time_to_reconnect() -> None:
     silence = silence_at(0.0, 1.0, 2.0, 4.0)
     silence.cut_off()
     silence.reset()

@@ -1,16 +1,23 @@
-"""When Spark is started again, after which pause, and when it is given up."""
+"""Restarts of Spark: their pauses, and when Spark is given up."""
 
+import socket
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-from streaming.query.jvm import SparkFailed
+from streaming.query.jvm import UNANSWERED_S, SparkFailed, Watchdog
+from streaming.query.session import Session, check_master, wait_for_master
 from streaming.service.query.spark_keeper import MOST_RESTARTS, SparkEnded, SparkKeeper
+from tests.e2e.harness import wait_until
+from tests.harness.ports import free_port
 
 LOG = Path("folder/spark.log")
 
@@ -51,7 +58,7 @@ class Kept:
         self.said: list[str] = []
         self.stopping = threading.Event()
         self.keeper = SparkKeeper(
-            jvm,
+            cast(Session, jvm),
             self.stopping,
             pause=self.pauses_s.append,
             on_reason=self.said.append,
@@ -95,7 +102,7 @@ def test_stopped_spark_context_is_restarted() -> None:
     [([], 100, f"Spark's JVM has ended; its log is {LOG}"), ([False] * 100, 1, "Spark did not start")],
     ids=["it dies", "it does not start"],
 )
-def test_pauses_grow_until_spark_is_given_up(starts: list[bool], deaths: int, reason: str) -> None:
+def test_restart_pauses_grow_until_spark_is_given_up(starts: list[bool], deaths: int, reason: str) -> None:
     kept = Kept(Jvm(starts))
     with pytest.raises(SparkEnded) as given_up:
         kept.keeper.keep(kept.dying(*[False] * deaths))
@@ -138,7 +145,7 @@ def test_hung_jvm_is_killed_only_if_another_will_start(is_own: bool, has_standby
 
 def test_spark_is_not_restarted_while_the_service_stops() -> None:
     jvm, stopping = Jvm(), threading.Event()
-    keeper = SparkKeeper(jvm, stopping, pause=lambda _: stopping.set())
+    keeper = SparkKeeper(cast(Session, jvm), stopping, pause=lambda _: stopping.set())
 
     def work() -> None:
         if not stopping.is_set():
@@ -147,3 +154,76 @@ def test_spark_is_not_restarted_while_the_service_stops() -> None:
 
     keeper.keep(work)
     assert jvm.restarts == 0
+
+
+INTERVAL_S = 0.02
+LONG_S = 3 * UNANSWERED_S * INTERVAL_S
+
+
+@contextmanager
+def watching(ping: Callable[[], object]) -> Iterator[list[str]]:
+    hung: list[str] = []
+    watchdog = Watchdog(ping, hung.append, interval_s=INTERVAL_S)
+    watchdog.start()
+    try:
+        yield hung
+    finally:
+        watchdog.stop()
+
+
+def test_responsive_jvm_is_not_killed() -> None:
+    with watching(lambda: None) as hung:
+        time.sleep(LONG_S)
+        assert hung == []
+
+
+def test_unresponsive_jvm_is_killed_once() -> None:
+    answer = threading.Event()
+    with watching(answer.wait) as hung:
+        wait_until(lambda: hung != [], "the end of the JVM")
+        time.sleep(LONG_S)
+        assert hung == ["Spark's JVM has not answered for 10 s"]
+        answer.set()
+
+
+def test_hang_check_ignores_a_jvm_that_has_ended() -> None:
+    def ping() -> None:
+        raise Py4JNetworkError("the JVM has ended")
+
+    with watching(ping) as hung:
+        time.sleep(LONG_S)
+        assert hung == []
+
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def given_up() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.mark.parametrize("master", [None, "local[2]", "k8s://https://kubernetes.invalid"])
+def test_only_a_standalone_spark_master_is_contacted(master: str | None, given_up: threading.Event) -> None:
+    check_master(master)
+    wait_for_master(master, given_up, timeout_s=0)
+
+
+def test_one_reachable_spark_master_of_several_suffices() -> None:
+    with closing(socket.create_server((HOST, 0))) as one:
+        check_master(f"spark://{HOST}:{free_port()},{HOST}:{one.getsockname()[1]}")
+
+
+def test_start_waits_for_a_spark_master_that_starts_later(given_up: threading.Event) -> None:
+    port = free_port()
+    waiting = threading.Thread(target=wait_for_master, args=(f"spark://{HOST}:{port}", given_up))
+    waiting.start()
+    with closing(socket.create_server((HOST, port))):
+        waiting.join(timeout=60)
+    assert not waiting.is_alive()
+
+
+def test_unreachable_spark_master_is_named_in_the_error(given_up: threading.Event) -> None:
+    port = free_port()
+    with pytest.raises(SparkFailed, match=rf"no Spark master answers \({HOST}:{port}: Connection refused\)"):
+        wait_for_master(f"spark://{HOST}:{port}", given_up, timeout_s=0)

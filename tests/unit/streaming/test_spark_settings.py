@@ -45,14 +45,14 @@ MASTER = "spark://127.0.0.1:7077"
         ("yarn", False),
     ],
 )
-def test_accepted_masters_are_recognized_as_local_or_remote(master: str | None, local: bool) -> None:
+def test_accepted_spark_masters_are_recognized_as_local_or_remote(master: str | None, local: bool) -> None:
     if master is not None:
         check_master(master)
     assert is_local(master) is local
 
 
 @pytest.mark.parametrize("master", ["", "cluster", "local[x]", "spark://a", "spark://a:7077,b", "http://a:1"])
-def test_invalid_master_is_refused(master: str) -> None:
+def test_invalid_spark_master_is_refused(master: str) -> None:
     with pytest.raises(SettingRefused, match="is not a master of Spark"):
         check_master(master)
 
@@ -66,12 +66,12 @@ def test_invalid_master_is_refused(master: str) -> None:
         *((name, why) for name, why in FIXED.items()),
     ],
 )
-def test_a_setting_that_correctness_depends_on_is_refused_with_the_reason(name: str, why: str) -> None:
+def test_spark_setting_that_correctness_depends_on_is_refused_with_a_reason(name: str, why: str) -> None:
     with pytest.raises(SettingRefused, match=rf"{name} .*{why}"):
         check_given({"spark.executor.memory": "1g", name: "1"})
 
 
-def test_given_settings_override_ours_and_add_to_the_jars() -> None:
+def test_users_spark_settings_override_ours_and_add_jars() -> None:
     check_given(given := {"spark.locality.wait": "1s", "spark.jars": "hadoop-aws.jar"})
     both = merged(settings() | jar_settings(MASTER), given)
     assert both["spark.locality.wait"] == "1s"
@@ -80,12 +80,12 @@ def test_given_settings_override_ours_and_add_to_the_jars() -> None:
     assert (len(ours), added) == (len(spark_jars()), "hadoop-aws.jar")
 
 
-def test_a_local_spark_is_reached_by_this_machine_alone_and_sends_no_jars() -> None:
+def test_local_spark_listens_only_on_loopback_and_sends_no_jars() -> None:
     assert local_settings() == {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     assert list(jar_settings(None)) == ["spark.driver.extraClassPath"]
 
 
-def test_cluster_gets_the_jars_and_retries_failed_tasks() -> None:
+def test_spark_cluster_gets_the_jars_and_retries_failed_tasks() -> None:
     found = cluster_settings(MASTER, None) | jar_settings(MASTER)
     assert found["spark.jars"].split(",") == [jar.as_uri() for jar in spark_jars()]
     assert found["spark.driver.extraClassPath"].split(os.pathsep) == [str(jar) for jar in spark_jars()]
@@ -101,7 +101,7 @@ def test_driver_host_is_the_address_that_reaches_the_master() -> None:
             find_driver_host(master)
 
 
-def test_driver_listens_on_its_address_or_on_all_behind_another_name() -> None:
+def test_driver_listens_on_all_addresses_if_its_host_is_another_machines() -> None:
     """The name of a Kubernetes service leads to the driver, and is no address of its machine."""
     own = cluster_settings("yarn", LOOPBACK)
     assert (own["spark.driver.host"], own["spark.driver.bindAddress"]) == (LOOPBACK, LOOPBACK)
@@ -118,7 +118,7 @@ def test_driver_listens_on_its_address_or_on_all_behind_another_name() -> None:
         ("yarn", []),
     ],
 )
-def test_hosts_of_a_master_url_are_parsed(master: str, hosts: list[tuple[str, int]]) -> None:
+def test_hosts_of_a_spark_master_url_are_parsed(master: str, hosts: list[tuple[str, int]]) -> None:
     assert hosts_of(master) == hosts
 
 
@@ -137,7 +137,7 @@ def test_settings_of_secured_clients_are_hidden_in_plans() -> None:
     ]
 
 
-def test_users_redaction_pattern_is_merged_with_ours() -> None:
+def test_users_spark_redaction_pattern_is_merged_with_ours() -> None:
     for name in (REDACTED_OPTIONS, REDACTED_SETTINGS, REDACTED_TEXTS):
         hidden = re.compile(merged(settings(), {name: "mine"})[name])
         assert hidden.search("mine")

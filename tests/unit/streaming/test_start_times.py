@@ -1,4 +1,4 @@
-"""What the log says of a start."""
+"""The log of a start."""
 
 import structlog
 
@@ -10,9 +10,9 @@ def test_start_times_end_with_the_first_batch_and_are_logged_once() -> None:
     times = StartTimes()
     with structlog.testing.capture_logs() as logged:
         times.end_of("spark")
-        times.first_batch(BatchProgress(7, duration_ms={"addBatch": 5}))
+        times.batch_committed(BatchProgress(7, duration_ms={"addBatch": 5}))
         times.end_of("spark")
-        times.first_batch(BatchProgress(8))
+        times.batch_committed(BatchProgress(8))
     (line,) = logged
     assert list(times.ends_s) == ["spark", "first_batch"]
     assert line["first_batch_ms"] == {"addBatch": 5}

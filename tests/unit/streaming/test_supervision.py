@@ -1,4 +1,4 @@
-"""What the supervisor of a query does with it, and what the status says while it waits."""
+"""The supervisor of a query, and the status while it waits."""
 
 import threading
 from pathlib import Path
@@ -145,7 +145,7 @@ def test_no_batch_begins_while_a_check_waits_for_a_broker(status: StatusBoard, t
 
 
 class Failing(Supervised):
-    """A query with an error from outside of Spark, at the first look after its start."""
+    """A query with an error from outside of Spark, at the first check after its start."""
 
     def __init__(self, error: Exception, stop_error: Exception | None = None) -> None:
         super().__init__(stop_error)

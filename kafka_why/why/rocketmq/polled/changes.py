@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from kafka_why.contract.rocketmq.requests import MessageQueue
 from kafka_why.rocketmq_group import subscription_text
-from kafka_why.why.live_sources import clock
+from kafka_why.why.live_sources import time_of_day
 from kafka_why.why.rocketmq.polled.model import (
     GroupPoll,
     PollReport,
@@ -46,36 +46,37 @@ def changes(before: GroupPoll, poll: GroupPoll) -> Iterator[PolledChange]:
     def change(kind: str, client_id: str, reason: str) -> PolledChange:
         return PolledChange(poll.at_ms, poll.group_id, kind, reason, client_id)
 
-    brokers = {view.broker for view in before.answered} & {view.broker for view in poll.answered}
-    then, now = _connections(before, brokers), _connections(poll, brokers)
-    for client_id in sorted({name for name, _ in then ^ now}):
-        came = sorted(place for name, place in now - then if name == client_id)
-        gone = sorted(place for name, place in then - now if name == client_id)
-        if came:
-            yield change("ClientConnected", client_id, f"came on {shortened(came)}")
-        if gone:
+    # A connection to a broker that did not answer both polls may be unchanged.
+    brokers = {view.broker for view in before.answered_views} & {view.broker for view in poll.answered_views}
+    old, new = _connections_of_clients(before, brokers), _connections_of_clients(poll, brokers)
+    for client_id in sorted({name for name, _ in old ^ new}):
+        opened = sorted(connection for name, connection in new - old if name == client_id)
+        closed = sorted(connection for name, connection in old - new if name == client_id)
+        if opened:
+            yield change("ClientConnected", client_id, f"came on {shortened(opened)}")
+        if closed:
             rest = "; it is on no other connection" if _is_known_absent(client_id, poll, before) else ""
-            yield change("ClientGone", client_id, f"is no longer on {shortened(gone)}{rest}")
-    held_then, held_now = _held_queues(before), _held_queues(poll)
-    for client_id in sorted(held_then.keys() | held_now.keys()):
-        if (client_id not in held_now and not _is_known_absent(client_id, poll, before)) or (
-            client_id not in held_then and not _is_known_absent(client_id, before, poll)
-        ):
-            continue  # the client did not answer one of the polls
-        old, new = held_then.get(client_id, Counter()), held_now.get(client_id, Counter())
-        took, gave = new - old, old - new
-        texts = [f"took {queues_text(took)}"] if took else []
-        texts += [f"gave up {queues_text(gave)}"] if gave else []
-        if texts:
+            yield change("ClientGone", client_id, f"is no longer on {shortened(closed)}{rest}")
+    held_before, held_now = _held_queues(before), _held_queues(poll)
+    for client_id in sorted(held_before.keys() | held_now.keys()):
+        # The queues of a client that gave no answer are unknown, unless it was absent and so had none.
+        is_known_now = client_id in held_now or _is_known_absent(client_id, poll, before)
+        was_known = client_id in held_before or _is_known_absent(client_id, before, poll)
+        old_queues = held_before.get(client_id, Counter())
+        new_queues = held_now.get(client_id, Counter())
+        moves = {"took": new_queues - old_queues, "gave up": old_queues - new_queues}
+        texts = [f"{verb} {queues_text(queues)}" for verb, queues in moves.items() if queues]
+        if texts and is_known_now and was_known:
             yield change("QueuesMoved", client_id, ", ".join(texts))
-    subscribed = {client.client_id: client.subscriptions for client in before.reports}
-    for client in poll.reports:
-        if subscribed.get(client.client_id, client.subscriptions) != client.subscriptions:
+    subscriptions_before = {client.client_id: client.subscriptions for client in before.answers}
+    for client in poll.answers:
+        if subscriptions_before.get(client.client_id, client.subscriptions) != client.subscriptions:
             text = subscriptions_text(client.subscriptions)
             yield change("SubscriptionChanged", client.client_id, f"subscribes to {text}")
 
 
-def _connections(poll: GroupPoll, brokers: Set[str]) -> set[tuple[str, str]]:
+def _connections_of_clients(poll: GroupPoll, brokers: Set[str]) -> set[tuple[str, str]]:
+    """Return the client id and a text about each connection to these brokers."""
     return {
         (c.client_id, f"{c.address} at {view.broker}")
         for view in poll.views
@@ -85,8 +86,11 @@ def _connections(poll: GroupPoll, brokers: Set[str]) -> set[tuple[str, str]]:
 
 
 def _is_known_absent(client_id: str, poll: GroupPoll, other: GroupPoll) -> bool:
-    """Return True if the client is absent in `poll`, although all brokers that had it in `other` answered."""
-    answered = {view.broker for view in poll.answered}
+    """Return True if the client is certainly absent in `poll`.
+
+    No broker lists it, and all brokers that listed it in the poll `other` answered.
+    """
+    answered = {view.broker for view in poll.answered_views}
     return client_id not in poll.client_ids and all(
         view.broker in answered
         for view in other.views
@@ -96,31 +100,31 @@ def _is_known_absent(client_id: str, poll: GroupPoll, other: GroupPoll) -> bool:
 
 def _held_queues(poll: GroupPoll) -> dict[str, Counter[MessageQueue]]:
     """Return the queues of each client id that answered."""
-    found: dict[str, Counter[MessageQueue]] = {}
-    for client in poll.reports:
+    held: dict[str, Counter[MessageQueue]] = {}
+    for client in poll.answers:
         # A queue counts twice if two clients with the same id hold it.
-        found.setdefault(client.client_id, Counter()).update(client.queues)
-    return found
+        held.setdefault(client.client_id, Counter()).update(client.queues)
+    return held
 
 
 def symptom_changes(
     before: list[Symptom], symptoms: list[Symptom], group_id: str, at_ms: int
 ) -> Iterator[PolledChange]:
     """Yield the faults that began, then the faults that are over."""
-    then = {(one.kind, *one.client_ids): one for one in before}
-    now = {(one.kind, *one.client_ids): one for one in symptoms}
-    for key in now.keys() - then.keys():
+    old = {(one.kind, *one.client_ids): one for one in before}
+    new = {(one.kind, *one.client_ids): one for one in symptoms}
+    for key in new.keys() - old.keys():
         yield PolledChange(
-            at_ms, group_id, "FaultBegan", f"{now[key].kind}: {now[key].reason}. To do: {now[key].to_do}"
+            at_ms, group_id, "FaultBegan", f"{new[key].kind}: {new[key].reason}. To do: {new[key].to_do}"
         )
-    for key in then.keys() - now.keys():
-        yield PolledChange(at_ms, group_id, "FaultOver", f"{then[key].kind}: {then[key].reason}")
+    for key in old.keys() - new.keys():
+        yield PolledChange(at_ms, group_id, "FaultOver", f"{old[key].kind}: {old[key].reason}")
 
 
 def change_line(change: PolledChange) -> str:
     """Return a change as a line of text."""
     client = f" [{change.client_id}]" if change.client_id else ""
-    return f"{clock(change.at_ms)}  {change.group_id}  {change.type}{client}: {change.reason}"
+    return f"{time_of_day(change.at_ms)}  {change.group_id}  {change.type}{client}: {change.reason}"
 
 
 MAX_CLIENTS, MAX_TOPICS = 50, 20
@@ -131,7 +135,7 @@ def poll_report_text(report: PollReport, clock: Clock) -> VisibleText:
     """Return the summary, the faults with their remedies, and the clients with their queues."""
     blocks: list[str] = [visible_text([_headline(report), *columns(_summary(report, clock))])]
     for number, symptom in enumerate(report.symptoms, 1):
-        lines = columns(_details(symptom, clock))
+        lines = columns(_symptom_lines(symptom, clock))
         blocks.append(visible_text([f"#{number}  {symptom.kind}", *(INDENT + line for line in lines)]))
     if report.poll.client_ids:
         blocks.append(visible_text(columns(_holdings(report))))
@@ -147,47 +151,50 @@ def _headline(report: PollReport) -> str:
 
 
 def _summary(report: PollReport, clock: Clock) -> Lines:
-    poll = report.poll
-    earlier = (
-        "once, at" if report.polled_before_ms is None else f"at {clock.time(report.polled_before_ms)} and"
-    )
-    yield "Polled", f"{earlier} {clock.time(poll.at_ms)} {clock.zone(poll.at_ms)}"
+    poll, before_ms = report.poll, report.polled_before_ms
+    times = "once, at" if before_ms is None else f"at {clock.time(before_ms)} and"
+    yield "Polled", f"{times} {clock.time(poll.at_ms)} {clock.zone(poll.at_ms)}"
     if poll.client_ids:
-        yield "Clients", _clients(poll)
+        yield "Clients", _clients_text(poll)
         yield "Versions", _versions(poll)
-    topics = [_topic(topic, expressions, poll) for topic, expressions in poll.topics.items()]
+    topics = [_topic_text(topic, expressions, poll) for topic, expressions in poll.topics.items()]
     yield from listing("Topics", topics[:MAX_TOPICS], len(topics) - MAX_TOPICS, "topic")
-    at = [
-        f"{view.broker} {view.error or count(len(view.connections), 'connection')}" for view in poll.serving
+    brokers = [
+        f"{view.broker} {view.error or count(len(view.connections), 'connection')}"
+        for view in poll.relevant_views
     ]
-    yield "Brokers", shortened(at)
+    yield "Brokers", shortened(brokers)
     yield from listing("Note", poll.notes)
 
 
-def _topic(topic: str, expressions: list[str], poll: GroupPoll) -> str:
+def _topic_text(topic: str, expressions: list[str], poll: GroupPoll) -> str:
+    """Return a topic with its filters, the number of its queues, and how far the group is behind in them."""
     text = subscription_text(topic, " and ".join(expressions))
     queues = count(sum(queue.topic == topic for queue in poll.queues), "queue")
     offsets = [one for one in poll.offsets if one.queue.topic == topic and one.stored is not None]
     if not offsets:
         return f"{text}: {queues}, no stored offset"
-    late = sorted((one for one in offsets if one.behind), key=lambda one: (-one.behind, one.queue))
-    by_queue = shortened([f"{one.queue.queue_id} of {one.queue.broker_name}: {one.behind}" for one in late])
-    behind = count(sum(one.behind for one in late), "message")
-    return f"{text}: {queues}, {behind} behind{f' ({by_queue})' if late else ''}"
+    lagging = sorted((one for one in offsets if one.behind), key=lambda one: (-one.behind, one.queue))
+    by_queue = [f"{one.queue.queue_id} of {one.queue.broker_name}: {one.behind}" for one in lagging]
+    where = f" ({shortened(by_queue)})" if lagging else ""
+    return f"{text}: {queues}, {count(sum(one.behind for one in lagging), 'message')} behind{where}"
 
 
-def _clients(poll: GroupPoll) -> str:
+def _clients_text(poll: GroupPoll) -> str:
     duplicates = poll.duplicates()
     ids = [f"{c} {len(duplicates[c][1])} times" if c in duplicates else c for c in poll.client_ids]
-    kinds = {one.consume_type for one in poll.answered if one.consume_type}
-    return f"{shortened(ids)}; {', '.join(sorted(poll.message_models | kinds))}"
+    consume_types = {view.consume_type for view in poll.answered_views if view.consume_type}
+    return f"{shortened(ids)}; {', '.join(sorted(poll.message_models | consume_types))}"
 
 
 def _versions(poll: GroupPoll) -> str:
-    """Return the languages and versions of the clients. If there are several, each has its clients."""
-    reported = {client.client_id: client.version for client in poll.reports}
+    """Return the languages and versions of the clients. If there are several, each has its clients.
+
+    Brokers report a version as a number. Its name is known if a client of that version has answered.
+    """
+    reported = {client.client_id: client.version for client in poll.answers if client.version}
     connections = [connection for view in poll.views for connection in view.connections]
-    names = {(c.language, c.version): name for c in connections if (name := reported.get(c.client_id))}
+    names = {(c.language, c.version): reported[c.client_id] for c in connections if c.client_id in reported}
     versions = {
         c.client_id: f"{c.language} {names.get((c.language, c.version), c.version)}" for c in connections
     }
@@ -199,7 +206,7 @@ def _versions(poll: GroupPoll) -> str:
     )
 
 
-def _details(symptom: Symptom, clock: Clock) -> Lines:
+def _symptom_lines(symptom: Symptom, clock: Clock) -> Lines:
     yield "why", symptom.reason
     if symptom.since_ms is not None:
         yield "since", f"{clock.time(symptom.since_ms)} at the earliest"

@@ -33,7 +33,7 @@ from kafka_why.remoting.codes import RequestCode
 from kafka_why.rocketmq_group import filter_text
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import ClientError
-from kafka_why.why.history import HistoryUnavailable, similar_groups
+from kafka_why.why.history import HistoryUnavailable, did_you_mean
 from kafka_why.why.rocketmq.polled.model import (
     BrokerView,
     ClientAnswer,
@@ -62,14 +62,14 @@ class ClusterUnavailable(ClientError):
 
 
 class ClusterPoller:
-    """A poller of a RocketMQ cluster, found through its name servers. For `async with`, in one event loop."""
+    """A poller of the RocketMQ cluster of some name servers. For `async with`, in one event loop."""
 
     def __init__(self, servers: RocketMqServers) -> None:
         self._servers = servers
         self._name_servers = [Server(address, servers) for address in servers.addresses]
-        self._brokers: dict[str, Server] = {}
-        self._addresses: dict[str, dict[int, str]] = {}  # by name and id, as of the last views
-        self._waiting = asyncio.Semaphore(_MAX_WAITING_CLIENTS)
+        self._brokers: dict[str, Server] = {}  # by address
+        self._addresses: dict[str, dict[int, str]] = {}  # by broker name and id, as of the last `views`
+        self._client_requests = asyncio.Semaphore(_MAX_WAITING_CLIENTS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,14 +93,14 @@ class ClusterPoller:
         """Return each broker's view of the group. Raises ClusterUnavailable if no broker answers."""
         cluster = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, decode_cluster)
         self._addresses = {
-            name: d.broker_addrs for name, d in cluster.broker_addr_table.items() if d.broker_addrs
+            name: data.broker_addrs for name, data in cluster.broker_addr_table.items() if data.broker_addrs
         }
         brokers = [(name, number) for name, ids in sorted(self._addresses.items()) for number in sorted(ids)]
-        found = await asyncio.gather(*(self._view(group_id, *broker) for broker in brokers))
-        errors = [f"broker {view.broker} {view.error}" for view in found if view.error is not None]
-        if len(errors) == len(found):
+        views = await asyncio.gather(*(self._view(group_id, *broker) for broker in brokers))
+        errors = [f"broker {view.broker} {view.error}" for view in views if view.error is not None]
+        if len(errors) == len(views):
             raise ClusterUnavailable("; ".join(errors) or f"no broker is registered at {self._servers}")
-        return found
+        return views
 
     async def poll(self, group_id: str, progress: Progress = lambda *_: None) -> GroupPoll:
         """Return the group, its clients and its queues.
@@ -116,12 +116,12 @@ class ClusterPoller:
         topics = list(poll.topics) or await self.topics_with_offsets(group_id, notes)
         if not (topics or notes or poll.client_ids):
             raise await self._unknown_group_error(group_id)
-        queues = [*chain.from_iterable([await self._queues(topic, notes) for topic in topics])]
+        queues = [queue for topic in topics for queue in await self._queues(topic, notes)]
         if len(queues) > MAX_QUEUES:
             notes.append(f"the offsets of {len(queues) - MAX_QUEUES} queues were not read")
         # In a group that broadcasts, clients store their offsets locally.
-        queried = [] if poll.is_broadcasting else queues[:MAX_QUEUES]
-        offsets = await _gather((self._offsets(group_id, queue, notes) for queue in queried), progress)
+        stored_queues = [] if poll.is_broadcasting else queues[:MAX_QUEUES]
+        offsets = await _gather((self._offsets(group_id, queue, notes) for queue in stored_queues), progress)
         return replace(
             poll,
             queues=queues,
@@ -141,11 +141,10 @@ class ClusterPoller:
         return sorted(topics)
 
     async def _unknown_group_error(self, group_id: str) -> HistoryUnavailable:
-        near = list[str]()
+        question = ""
         with suppress(ClusterUnavailable):  # name servers may list no topics
-            near = similar_groups(group_id, await self.group_ids())
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
-        return HistoryUnavailable(f"no broker has a consumer or an offset of group {group_id}{meant}")
+            question = did_you_mean(group_id, await self.group_ids())
+        return HistoryUnavailable(f"no broker has a consumer or an offset of group {group_id}{question}")
 
     async def _ask_name_server(
         self, code: RequestCode, decode: Callable[[bytes], T], fields: Fields = NO_FIELDS
@@ -178,10 +177,11 @@ class ClusterPoller:
         return self._brokers.setdefault(address, Server(address, self._servers))
 
     async def _view(self, group_id: str, name: str, number: int) -> BrokerView:
+        """Return the view of the broker with this name and id. An error is a field of the view."""
         code, broker = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"{name}/{number}"
         try:
             server = self._broker(name, number)
-            found = await server.ask(code, decode_consumer_connection, {"consumerGroup": group_id})
+            answer = await server.ask(code, decode_consumer_connection, {"consumerGroup": group_id})
         except ServerError as error:
             is_offline = error.code == ResponseCode.CONSUMER_NOT_ONLINE
             return BrokerView(broker=broker, error=None if is_offline else str(error))
@@ -189,18 +189,20 @@ class ClusterPoller:
             broker=broker,
             connections=sorted(
                 PolledConnection(c.client_id or "", c.client_addr or "", c.language or "", c.version)
-                for c in found.connection_set
+                for c in answer.connection_set
             ),
-            message_model=found.message_model,
-            consume_type=found.consume_type,
-            subscriptions=_filters(found.subscription_table.values()),
+            message_model=answer.message_model,
+            consume_type=answer.consume_type,
+            subscriptions=_filters_by_topic(answer.subscription_table.values()),
         )
 
     async def _clients(self, poll: GroupPoll, progress: Progress) -> list[ClientAnswer]:
-        """Query each client through the broker to which it has the most connections."""
+        """Query each client through the broker to which it has the most connections.
+
+        A broker passes the request to one client with the id, so a duplicate id is queried through all its
+        brokers.
+        """
         duplicates = poll.duplicates()
-        # A broker passes the request to one client with the id, so a duplicate id is queried through all
-        # brokers.
         targets = [
             (client_id, view.broker)
             for client_id in poll.client_ids[:MAX_CLIENTS]
@@ -208,17 +210,19 @@ class ClusterPoller:
             if any(connection.client_id == client_id for connection in view.connections)
             and (client_id in duplicates or view.broker == poll.connections(client_id)[0])
         ]
-        found = await _gather((self._client(poll.group_id, *target) for target in targets), progress)
-        return list({(c.client_id, c.started_ms, c.error and c.broker): c for c in found}.values())
+        answers = await _gather((self._client(poll.group_id, *target) for target in targets), progress)
+        # Several brokers may have passed the request to the same client: its id and start are then the same.
+        distinct = {(a.client_id, a.started_ms, a.broker if a.error else None): a for a in answers}
+        return list(distinct.values())
 
     async def _client(self, group_id: str, client_id: str, broker: str) -> ClientAnswer:
         name, _, number = broker.rpartition("/")
         fields = {"consumerGroup": group_id, "clientId": client_id, "jstackEnable": "false"}
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        async with self._waiting:
+        async with self._client_requests:
             try:
                 server = self._broker(name, int(number))
-                found = await server.ask(code, decode_running_info, fields, _CLIENT_TIMEOUT_S)
+                info = await server.ask(code, decode_running_info, fields, _CLIENT_TIMEOUT_S)
             except ServerError as error:
                 return ClientAnswer(
                     client_id=client_id,
@@ -226,9 +230,10 @@ class ClusterPoller:
                     error=f"{broker} {error}",
                     is_silent=error.code == ResponseCode.CONSUME_MSG_TIMEOUT,
                 )
-        return _client_answer(client_id, broker, found)
+        return _client_answer(client_id, broker, info)
 
     async def _queues(self, topic: str, notes: list[str]) -> list[MessageQueue]:
+        """Return the readable queues of a topic. A failure is added to `notes`, except for a retry topic."""
         code, fields = RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         try:
             route = await self._ask_name_server(code, decode_route, fields)
@@ -248,12 +253,12 @@ class ClusterPoller:
 
         Failures are added to `notes`.
         """
-        where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
+        of_queue = {"topic": queue.topic, "queueId": str(queue.queue_id)}
         of_group = {"consumerGroup": group_id, "setZeroIfNotFound": "false"}
         try:
             server = self._broker(queue.broker_name)
-            stored = await server.offset(RequestCode.QUERY_CONSUMER_OFFSET, {**of_group, **where})
-            end = await server.offset(RequestCode.GET_MAX_OFFSET, where)
+            stored = await server.offset(RequestCode.QUERY_CONSUMER_OFFSET, {**of_group, **of_queue})
+            end = await server.offset(RequestCode.GET_MAX_OFFSET, of_queue)
         except ServerError as error:
             notes.append(f"for offsets of topic {queue.topic} broker {queue.broker_name} {error}")
             return None
@@ -261,20 +266,21 @@ class ClusterPoller:
 
 
 async def _gather(coroutines: Iterable[Coroutine[Any, Any, T]], progress: Progress) -> list[T]:
-    """Run the coroutines, and call `progress` after each. Return the results."""
-    running, ended = [*coroutines], 0
+    """Run the coroutines, and call `progress` after each. Return the results in their order."""
+    to_run, completed = [*coroutines], 0
 
-    async def counted(coroutine: Coroutine[Any, Any, T]) -> T:
-        nonlocal ended
+    async def run_and_count(coroutine: Coroutine[Any, Any, T]) -> T:
+        nonlocal completed
         result = await coroutine
-        ended += 1
-        progress(ended, len(running))
+        completed += 1
+        progress(completed, len(to_run))
         return result
 
-    return await asyncio.gather(*map(counted, running))
+    return await asyncio.gather(*map(run_and_count, to_run))
 
 
-def _filters(subscriptions: Iterable[TopicSubscription]) -> dict[str, str]:
+def _filters_by_topic(subscriptions: Iterable[TopicSubscription]) -> dict[str, str]:
+    """Return the filter of each topic as text."""
     return {
         one.topic: filter_text(
             SubscriptionData(
@@ -296,21 +302,22 @@ def _time_ms(text: str) -> int | None:
         return None
 
 
-def _client_answer(client_id: str, broker: str, found: RunningInfo) -> ClientAnswer:
-    given = found.properties
+def _client_answer(client_id: str, broker: str, info: RunningInfo) -> ClientAnswer:
+    properties = info.properties
     return ClientAnswer(
         client_id=client_id,
         broker=broker,
-        subscriptions=_filters(found.subscription_set),
+        subscriptions=_filters_by_topic(info.subscription_set),
         held=[
             HeldQueue(queue, _time_ms(str(one.last_consume_timestamp)), one.cached_msg_count)
-            for queue, one in chain(found.mq_table.items(), found.mq_pop_table.items())
+            for queue, one in chain(info.mq_table.items(), info.mq_pop_table.items())
             if not one.droped
         ],
-        message_model=given.get("messageModel"),
+        message_model=properties.get("messageModel"),
         # Java's default text of an object is its class, "@" and a number.
-        strategy=given.get("allocateMessageQueueStrategy", "").partition("@")[0].rpartition(".")[2] or None,
-        version=given.get("PROP_CLIENT_VERSION"),
-        pops=bool(found.mq_pop_table),
-        started_ms=_time_ms(given.get("PROP_CONSUMER_START_TIMESTAMP", "")),
+        strategy=properties.get("allocateMessageQueueStrategy", "").partition("@")[0].rpartition(".")[2]
+        or None,
+        version=properties.get("PROP_CLIENT_VERSION"),
+        pops=bool(info.mq_pop_table),
+        started_ms=_time_ms(properties.get("PROP_CONSUMER_START_TIMESTAMP", "")),
     )

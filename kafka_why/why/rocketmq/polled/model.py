@@ -4,7 +4,7 @@ A `broker` is named by the broker's name and id, such as `broker-a/0`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
 from msgspec import Struct
@@ -50,15 +50,15 @@ class ClientAnswer(Struct, frozen=True, kw_only=True):
 
     client_id: str
     broker: str
-    subscriptions: dict[str, str] = {}
+    subscriptions: dict[str, str] = {}  # filters by topic
     held: list[HeldQueue] = []
     message_model: str | None = None
     strategy: str | None = None  # name of a Java class
     version: str | None = None
     started_ms: int | None = None
-    pops: bool = False  # pop mode: the broker assigns queues, and clients share them
+    pops: bool = False  # True in pop mode: the broker assigns queues, and clients share them
     error: str | None = None  # set if there is no answer
-    is_silent: bool = False  # the client did not answer the broker in time
+    is_silent: bool = False  # True if the client did not answer the broker in time
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -72,7 +72,7 @@ class QueueOffsets(Struct, frozen=True):
     """The offsets of a queue."""
 
     queue: MessageQueue
-    stored: int | None  # by the group
+    stored: int | None  # the group's offset at the broker; None if it has none
     end: int  # of the queue
 
     @property
@@ -93,12 +93,12 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
     notes: list[str] = []  # name what is missing
 
     @property
-    def answered(self) -> list[BrokerView]:
+    def answered_views(self) -> list[BrokerView]:
         """The views of the brokers that answered."""
         return [view for view in self.views if view.error is None]
 
     @property
-    def serving(self) -> list[BrokerView]:
+    def relevant_views(self) -> list[BrokerView]:
         """The views of brokers that gave no answer, or that have connections or queues of the group."""
         names = {queue.broker_name for queue in self.queues}
         return [
@@ -113,55 +113,55 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
         return sorted({c.client_id for view in self.views for c in view.connections})
 
     @property
-    def reports(self) -> list[ClientAnswer]:
-        """The answers without an error."""
+    def answers(self) -> list[ClientAnswer]:
+        """The answers of the clients that answered."""
         return [client for client in self.clients if client.error is None]
 
     @property
     def is_broadcasting(self) -> bool:
-        """True if every client reads all queues, as far as message models are known."""
+        """True if all known message models are BROADCASTING, so that every client reads all queues."""
         return self.message_models == {MessageModel.BROADCASTING}
 
     @property
     def divides_queues(self) -> bool:
         """True if the clients divide the queues by their strategies."""
-        return not self.is_broadcasting and not any(client.pops for client in self.reports)
+        return not self.is_broadcasting and not any(client.pops for client in self.answers)
 
     @property
     def message_models(self) -> set[str]:
-        """The message models that brokers and clients name."""
-        models = [view.message_model for view in self.answered]
-        return {model for model in (*models, *(c.message_model for c in self.reports)) if model}
+        """The different message models that brokers and clients name."""
+        models = [view.message_model for view in self.answered_views]
+        return {model for model in (*models, *(c.message_model for c in self.answers)) if model}
 
     @property
     def topics(self) -> dict[str, list[str]]:
         """The topics in the brokers' views and the clients' answers, with all their filters."""
-        found: dict[str, list[str]] = {}
+        filters_by_topic: dict[str, list[str]] = {}
         tables = [view.subscriptions for view in self.views]
-        for table in (*tables, *(client.subscriptions for client in self.reports)):
+        for table in (*tables, *(client.subscriptions for client in self.answers)):
             for topic, expression in table.items():
-                if expression not in found.setdefault(topic, []):
-                    found[topic].append(expression)
-        return dict(sorted(found.items()))
+                if expression not in filters_by_topic.setdefault(topic, []):
+                    filters_by_topic[topic].append(expression)
+        return dict(sorted(filters_by_topic.items()))
 
     def connections(self, client_id: str) -> tuple[str, list[str]]:
         """Return the broker to which the client has the most connections, and their addresses."""
-        at = {
+        addresses = {
             view.broker: [c.address for c in view.connections if c.client_id == client_id]
             for view in self.views
         }
-        broker = max(at, key=lambda name: len(at[name]), default="")
-        return broker, sorted(at.get(broker, []))
+        broker = max(addresses, key=lambda name: len(addresses[name]), default="")
+        return broker, sorted(addresses.get(broker, []))
 
     def duplicates(self) -> dict[str, tuple[str, list[str]]]:
         """Return the `connections` of each client id with several connections to one broker."""
-        shared = {
+        duplicate_ids = {
             client_id
             for view in self.views
             for client_id, number in Counter(c.client_id for c in view.connections).items()
             if number > 1
         }
-        return {client_id: self.connections(client_id) for client_id in sorted(shared)}
+        return {client_id: self.connections(client_id) for client_id in sorted(duplicate_ids)}
 
     def client_text(self, client_id: str) -> str:
         """Return a text such as `worker-1 (10.0.0.1:5 at broker-a/0)`."""
@@ -197,29 +197,36 @@ class Symptom(Struct, frozen=True, kw_only=True):
     queues: list[MessageQueue] = []
 
 
+def most_serious_first(symptoms: Iterable[Symptom]) -> list[Symptom]:
+    """Return the symptoms in the order of `SymptomKind`."""
+    return sorted(symptoms, key=lambda symptom: list(SymptomKind).index(symptom.kind))
+
+
 class PollReport(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
     """A report on a group from polls."""
 
     group_id: str
-    symptoms: list[Symptom]
-    poll: GroupPoll
-    # Queues that a client's strategy gives it, where they can be computed.
+    symptoms: list[Symptom]  # the most serious first
+    poll: GroupPoll  # the newest
+    # By client id, the queues that the client's strategy gives it. Clients with an unknown share are omitted.
     shares: dict[str, list[MessageQueue]]
-    polled_before_ms: int | None
+    polled_before_ms: int | None  # time of the earlier poll that was compared; None if there was none
 
 
 def queues_text(queues: Collection[MessageQueue]) -> str:
     """Return a text such as `orders 0-3 7 of broker-a, 0-1 of broker-b`."""
-    found: dict[str, dict[str, list[int]]] = {}
+    ids_by_topic_and_broker: dict[str, dict[str, list[int]]] = {}
     for queue in sorted(queues):
-        found.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(queue.queue_id)
+        ids_by_topic_and_broker.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(
+            queue.queue_id
+        )
     return "; ".join(
-        f"{topic} " + ", ".join(f"{_numbers(ids)} of {broker}" for broker, ids in brokers.items())
-        for topic, brokers in found.items()
+        f"{topic} " + ", ".join(f"{_numbers_text(ids)} of {broker}" for broker, ids in brokers.items())
+        for topic, brokers in ids_by_topic_and_broker.items()
     )
 
 
-def _numbers(queue_ids: list[int]) -> str:
+def _numbers_text(queue_ids: list[int]) -> str:
     return "all" if ALL_QUEUES in queue_ids else number_list(queue_ids)
 
 

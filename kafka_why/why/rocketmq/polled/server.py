@@ -15,7 +15,7 @@ from kafka_why.remoting.strict_json import MalformedFrame
 from kafka_why.topic_reader import ClientError
 
 REQUESTS_PER_S = 10
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 5.0  # of a connection attempt, and of most requests
 _RECONNECT_S = 10.0
 """After a failed connection attempt, requests fail for this time without another attempt."""
 _RIGHTS = "(reading needs GET on the group and its topics, and the keys of --rocketmq-acl or the environment)"
@@ -38,6 +38,7 @@ class ServerError(ClientError):
 
 
 def _error_answer(header: Header) -> ServerError:
+    """Return the error for an answer whose code is not SUCCESS."""
     is_refusal = header.code == ResponseCode.NO_PERMISSION
     text = f"{'refuses access' if is_refusal else f'answers {header.code}'}: {header.remark}"
     return ServerError(f"{text} {_RIGHTS}" if is_refusal else text, header.code)
@@ -54,8 +55,9 @@ class Server:
         self.address = address
         self._servers = servers
         self._client: RemotingClient | None = None
-        self._turn = asyncio.Lock()
-        self._next_s = 0.0
+        self._turn = asyncio.Lock()  # held while a request waits for its time or connects
+        self._next_s = 0.0  # the earliest time of the next request
+        # The error of the last connection attempt, with which requests fail until this time.
         self._failure, self._failed_until_s = "", 0.0
 
     async def ask(
@@ -73,9 +75,9 @@ class Server:
             raise _unreadable(error) from error
 
     async def offset(self, code: RequestCode, fields: Fields) -> int | None:
-        """Send a request.
+        """Send a request, and return the offset in the answer, or None if the server has none.
 
-        Return the offset in the answer, or None if the server has none. Raises ServerError.
+        Raises ServerError.
         """
         try:
             header, _ = await self._invoke(code, fields, _TIMEOUT_S)
@@ -88,6 +90,7 @@ class Server:
             raise _unreadable(error) from error
 
     async def _invoke(self, code: RequestCode, fields: Fields, timeout_s: float) -> tuple[Header, bytes]:
+        """Send a request, and return the header and the body of a successful answer. Raises ServerError."""
         try:
             client = await self._connected()
             header, body = await client.invoke(code, fields, timeout_s=timeout_s)
@@ -100,7 +103,7 @@ class Server:
         return header, body
 
     async def _connected(self) -> RemotingClient:
-        """Wait for this request's turn. Return the open connection. Raises OSError."""
+        """Wait for this request's turn, and return the connection, opened if necessary. Raises OSError."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             if loop.time() < self._failed_until_s:

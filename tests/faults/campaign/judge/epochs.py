@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.members import answer_error
 from tests.faults.campaign.judge.topics import Answer, Event, Evidence, Owned, Request
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 
 NONE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 0, 25, 82
 FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH = 110, 113
@@ -26,9 +26,9 @@ NOTHING: Owned = frozenset()
 class Member:
     """A member as its answers show it.
 
-    `had_epoch` is the epoch before the last answer. `given` is what the last answer lets it use, `used` is
-    what it uses. `heard_ms` is the time of its last heartbeat. `revokes_since_ms` is when it was asked to
-    give up what it uses and may not.
+    `had_epoch` is the epoch before the last answer. `given` has the partitions that the last answer lets it
+    use, `used` those that it uses. `heard_ms` is the time of its last heartbeat. `revokes_since_ms` is when
+    it was asked to give up partitions that it still uses.
     """
 
     epoch: int = JOINS
@@ -86,7 +86,7 @@ class JudgedGroup:
         reason = "it never joined" if member is None else self._wrong(event, member)
         if reason is not None:
             sentence = f"{event.member_id} was removed ({event.reason}), but {reason}"
-            yield Verdict(Wrong.EXPIRED, event.at_ms, self.group_id, sentence)
+            yield Verdict(Violation.EXPIRED, event.at_ms, self.group_id, sentence)
 
     def _wrong(self, event: Event, member: Member) -> str | None:
         """Return why a removal is wrong, or None if it is right."""
@@ -103,7 +103,7 @@ class JudgedGroup:
         return None
 
     def _refused(self, request: Request, error: int) -> Iterator[Verdict]:
-        """Check that a request with an error that ends a membership, or says that it has ended."""
+        """Judge a request whose error ends a membership, or reports that the membership has ended."""
         member_id, epoch = request.body.member_id, _epoch(request)
         member = self.members.get(member_id)
         if member is None or epoch is None or member.is_away:
@@ -124,10 +124,10 @@ class JudgedGroup:
             reason = f"nobody took its place as {request.body.instance_id}"
         if reason is not None:
             sentence = f"{member_id} got the error {error} for {request.id}, but {reason}"
-            yield Verdict(Wrong.EXPIRED, request.at_ms, self.group_id, sentence)
+            yield Verdict(Violation.EXPIRED, request.at_ms, self.group_id, sentence)
 
     def _accepted(self, request: Request, answer: Answer) -> Iterator[Verdict]:
-        """Check that a heartbeat without an error."""
+        """Apply a heartbeat that was answered without an error, and judge its answer."""
         body, member_id = request.body, request.body.member_id or answer.member_id
         if body.member_epoch == LEAVES:
             self.members.pop(member_id, None)
@@ -164,7 +164,7 @@ class JudgedGroup:
             if other_id != member_id and other.used & given:
                 numbers = sorted(number for _, number in other.used & given)
                 sentence = f"{request.id} gave {member_id} the partitions {numbers}, which {other_id} uses"
-                yield Verdict(Wrong.OWNERS, request.at_ms, self.group_id, sentence)
+                yield Verdict(Violation.OWNERS, request.at_ms, self.group_id, sentence)
 
 
 def _epoch(request: Request) -> int | None:
@@ -175,6 +175,6 @@ def _epoch(request: Request) -> int | None:
 
 
 def _repeats(request: Request, member: Member) -> bool:
-    """Return True if the client did not get the last answer, and asks again as it should."""
+    """Return True if the client lost the last answer and repeats its request, as it should."""
     owned = request.body.owned
     return request.body.member_epoch == member.had_epoch and owned is not None and owned <= member.given

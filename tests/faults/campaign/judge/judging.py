@@ -34,7 +34,7 @@ class Case:
 
 
 def judge(found: Evidence, case: Case) -> list[Verdict]:
-    """Yield everything that is wrong."""
+    """Yield every violation."""
     return [
         *judge_answers(found),
         *judge_history(found),

@@ -13,9 +13,8 @@ _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID")
 
 
 class Look(NamedTuple):
-    """What the brokers said: the topic's id, "" if there is none, and the first offset of each partition.
-
-    `at_s` (monotonic) is when their answers were there.
+    """The brokers' answer about a topic: its id, or "" if it does not exist, and the first offset of each
+    partition. `at_s` (monotonic) is when the answers arrived.
     """
 
     at_s: float
@@ -24,7 +23,7 @@ class Look(NamedTuple):
 
 
 def look(admin: AdminClient, topic: str, partitions: int, before: Sequence[Look]) -> Look:
-    """Look at a topic. Return what was seen `before` if the brokers do not answer."""
+    """Query a topic's id and first offsets. Return `before` if the brokers do not answer."""
     earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
     asked = {TopicPartition(topic, number): earliest for number in range(partitions)}
     try:
@@ -40,7 +39,7 @@ def look(admin: AdminClient, topic: str, partitions: int, before: Sequence[Look]
 
 
 def lost_s(looks: Sequence[Look], handled: Mapping[int, int]) -> float | None:
-    """Return the time at which records from these offsets on, or the topic, were found gone, or None."""
+    """Return when records from these offsets on, or the topic, were found gone, or None."""
     for look in looks:
         is_another = look.topic_id != looks[0].topic_id
         if is_another or any(start > handled.get(number, 0) for number, start in look.starts.items()):
@@ -49,6 +48,6 @@ def lost_s(looks: Sequence[Look], handled: Mapping[int, int]) -> float | None:
 
 
 def stalled_s(looks: Sequence[Look], from_s: float, to_s: float) -> float:
-    """Return the longest time without a look between these two times."""
+    """Return the longest time without a query between these two times."""
     times = [from_s, *(look.at_s for look in looks if from_s < look.at_s < to_s), to_s]
     return max(later - earlier for earlier, later in pairwise(times))

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Evidence
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 
 SILENCE_S = 1.0
 """No answer comes later than this after requests are lost."""
@@ -30,7 +30,7 @@ Key = tuple[str, str, int]
 class Commit:
     """A commit as its client saw it. Offsets of a partition only grow, and times are monotonic.
 
-    `is_acknowledged` is None while no answer decides it: the client has none, or one that tells it to retry.
+    `is_acknowledged` is None while it is undecided: the client has no answer, or one that tells it to retry.
     """
 
     key: Key
@@ -105,7 +105,7 @@ class Loss:
         return max([self.lost_s, *times]) - self.lost_s
 
     def judge(self) -> Iterator[Verdict]:
-        """Yield everything that is wrong."""
+        """Yield every violation."""
         yield from self._judge_commits()
         yield from self._judge_report()
         yield from self._judge_counts()
@@ -161,11 +161,11 @@ class Loss:
         return [commit for commit in self.commits if commit.is_acknowledged]
 
     def _is_there(self, commit: Commit) -> bool:
-        """Return True if the commit is stored or waits."""
+        """Return True if the commit is stored, or waits on the requests topic."""
         return max(self.stored.get(commit.key, -1), self.waiting.get(commit.key, -1)) >= commit.offset
 
     def _wrong(self, group_id: str, sentence: str) -> Verdict:
-        return Verdict(Wrong.LOST, self.at_ms, group_id, sentence)
+        return Verdict(Violation.LOST, self.at_ms, group_id, sentence)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Refusal:
     at_ms: int = 0
 
     def judge(self) -> Iterator[Verdict]:
-        """Yield everything that is wrong."""
+        """Yield every violation."""
         if len(self.ends) < 2:
             yield self._wrong(f"the coordinator went on: {len(self.ends)} of its processes have ended")
         for end in self.ends:
@@ -202,7 +202,7 @@ class Refusal:
             yield self._wrong(f"/readyz answered {self.readiness[-5:]} last")
 
     def _wrong(self, sentence: str) -> Verdict:
-        return Verdict(Wrong.LOST, self.at_ms, "", sentence)
+        return Verdict(Violation.LOST, self.at_ms, "", sentence)
 
 
 def read_report(path: Path) -> Report:

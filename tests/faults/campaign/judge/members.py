@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Event, Evidence, Request
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 0, 25, 27, 79
 REMOVED = ("MemberRemoved", "PendingMemberRemoved")
@@ -34,7 +34,7 @@ def judge_expiries(evidence: Evidence) -> Iterator[Verdict]:
             reason = _wrong(event, of_member, sessions.get(event.member_id or ""), entries[:place], evidence)
             if reason is not None:
                 sentence = f"{event.member_id} was removed ({event.reason}), but {reason}"
-                yield Verdict(Wrong.EXPIRED, event.at_ms, group_id, sentence)
+                yield Verdict(Violation.EXPIRED, event.at_ms, group_id, sentence)
     yield from _forgotten(evidence, requests, events)
 
 
@@ -96,8 +96,8 @@ def _wrong_pending(
 def _answered_since(
     requests: list[Request], since_ms: int, event: Event, before: list[Event], evidence: Evidence
 ) -> str | None:
-    """Return a JoinGroup or a SyncGroup that waited for the other members restarts the session with its
-    answer. One that is answered at once does not (row S9 of docs/rules.md, as in current Kafka).
+    """Name a JoinGroup or SyncGroup whose late answer restarted the session after `since_ms`, or return None.
+    An answer that waited for no other member does not restart it (row S9 of docs/rules.md).
     """
     formed = {one.generation: one.at_ms for one in before if one.type == "CompletingRebalance"}
     stable = {one.generation: one.at_ms for one in before if one.type == "Stable"}
@@ -117,7 +117,7 @@ def _latest(events: list[Event], kind: str) -> int:
 def _stands(
     requests: list[Request], since_ms: int, event: Event, kinds: tuple[str, ...], evidence: Evidence
 ) -> str | None:
-    """Name a request of the member between two times that shows that it kept its word."""
+    """Name a request of the member between two times, which shows that it kept its word, or return None."""
     for request in requests:
         if request.body.type in kinds and since_ms < request.clock_ms < event.at_ms:
             answer = evidence.answered.get(request.id)
@@ -140,7 +140,7 @@ def answer_error(request: Request, answer: object) -> int:
 def _forgotten(
     evidence: Evidence, requests: dict[str, list[Request]], events: dict[str, list[Event]]
 ) -> Iterator[Verdict]:
-    """Check that a member that is not known any more was removed, and the history says so."""
+    """Check that each member that the coordinator no longer knows was removed according to the history."""
     for group_id, of_group in requests.items():
         removed = {
             member_id
@@ -159,11 +159,11 @@ def _forgotten(
             unknown = answer_error(request, answer) == UNKNOWN_MEMBER_ID
             if unknown and member_id in known - removed:
                 sentence = f"{member_id} is unknown to {request.id}, and was never removed"
-                yield Verdict(Wrong.EXPIRED, request.at_ms, group_id, sentence)
+                yield Verdict(Violation.EXPIRED, request.at_ms, group_id, sentence)
 
 
 def judge_clients(evidence: Evidence, client_expiry_ms: int) -> Iterator[Verdict]:
-    """Check that the same of RocketMQ's connections, each of which sends heartbeats."""
+    """Judge removals of RocketMQ's connections in the same way. Each connection sends heartbeats."""
     beats: dict[tuple[str, str], list[int]] = defaultdict(list)
     for request in evidence.requests:
         if request.body.type == "HEART_BEAT_CONSUMER":
@@ -177,4 +177,4 @@ def judge_clients(evidence: Evidence, client_expiry_ms: int) -> Iterator[Verdict
         if times or outage is not None:
             because = f"a heartbeat stands in the log at {times[-1]}" if times else f"of the {outage}"
             sentence = f"{event.connection} was removed at {event.at_ms} as silent, but {because}"
-            yield Verdict(Wrong.EXPIRED, event.at_ms, event.group_id, sentence)
+            yield Verdict(Violation.EXPIRED, event.at_ms, event.group_id, sentence)

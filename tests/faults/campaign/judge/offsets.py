@@ -6,7 +6,7 @@ from typing import Any
 from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Answer, Evidence, Request
 from tests.faults.campaign.judge.transactions import Key, Ledger, Outcomes, judge_outcomes
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 
 UNSTABLE_OFFSET_COMMIT = 88
 
@@ -26,15 +26,15 @@ def judge_offsets(
         last = evidence.offsets.get(key, -1)
         if evidence.offsets and last != offset:
             sentence = f"the offsets topic has {last} for {key[1:]}, the last acknowledged commit is {offset}"
-            yield Verdict(Wrong.OFFSET, 0, key[0], sentence)
+            yield Verdict(Violation.OFFSET, 0, key[0], sentence)
     for (group_id, partition), offset in acknowledged.items():
         if offset >= 0 and (group_id, partition, offset) not in ledger.moved:
             sentence = f"a client saw {offset} of {topic}-{partition} acknowledged, and no commit of it was"
-            yield Verdict(Wrong.OFFSET, 0, group_id, sentence)
+            yield Verdict(Violation.OFFSET, 0, group_id, sentence)
 
 
 def _enter(request: Request, answer: Answer, ledger: Ledger) -> None:
-    """Note what a request without an error changes."""
+    """Apply the changes of a request that was answered without an error."""
     if request.body.type == "OffsetCommit":
         for key, offset in _committed(request, answer):
             ledger.commit(key, offset, request.place)
@@ -45,7 +45,7 @@ def _enter(request: Request, answer: Answer, ledger: Ledger) -> None:
 
 
 def _committed(request: Request, answer: Answer) -> Iterator[tuple[Key, int]]:
-    """Yield what was acknowledged."""
+    """Yield the acknowledged commits."""
     errors = {
         (topic["name"], partition["partition_index"]): partition["error_code"]
         for topic in answer.topics or []
@@ -69,7 +69,7 @@ def _judge_fetch(request: Request, answer: Answer, ledger: Ledger) -> Iterator[V
                     sentence = (
                         f"{request.id} fetched {key[1]}-{key[2]}, which is pending, with the error {error}"
                     )
-                    yield Verdict(Wrong.OFFSET, request.at_ms, request.body.group_id, sentence)
+                    yield Verdict(Violation.OFFSET, request.at_ms, request.body.group_id, sentence)
                 continue
             expected, found = ledger.current.get(key, -1), partition["committed_offset"]
             if found != expected:
@@ -77,4 +77,4 @@ def _judge_fetch(request: Request, answer: Answer, ledger: Ledger) -> Iterator[V
                     f"{request.id} fetched {found} of {key[1]}-{key[2]}, "
                     f"the last acknowledged commit before it is {expected}"
                 )
-                yield Verdict(Wrong.OFFSET, request.at_ms, request.body.group_id, sentence)
+                yield Verdict(Violation.OFFSET, request.at_ms, request.body.group_id, sentence)

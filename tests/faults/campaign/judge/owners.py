@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Evidence, Incarnations, Request
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 
 LOCK_MAX_LIVE_MS = 60_000
 
@@ -43,7 +43,7 @@ def _judge_leaders(
         leader = leaders.setdefault((lives.at(request.place), answer.generation_id), answer.leader)
         if leader != answer.leader:
             sentence = f"generation {answer.generation_id} has the leaders {leader} and {answer.leader}"
-            yield Verdict(Wrong.OWNERS, request.at_ms, group_id, sentence)
+            yield Verdict(Violation.OWNERS, request.at_ms, group_id, sentence)
 
 
 def _judge_assignments(
@@ -60,12 +60,12 @@ def _judge_assignments(
         life = lives.at(request.place)
         if answer.assignment and answer.assignment not in dealt[life, generation, member_id]:
             sentence = f"{request.id} was answered with an assignment that no leader gave {member_id}"
-            yield Verdict(Wrong.OWNERS, request.at_ms, group_id, sentence)
+            yield Verdict(Violation.OWNERS, request.at_ms, group_id, sentence)
         for name, number in partitions_of(answer.assignment):
             owner = owners.setdefault((life, generation, name, number), member_id)
             if owner != member_id:
                 sentence = f"{name}-{number} belongs to {owner} and {member_id} in generation {generation}"
-                yield Verdict(Wrong.OWNERS, request.at_ms, group_id, sentence)
+                yield Verdict(Violation.OWNERS, request.at_ms, group_id, sentence)
 
 
 def judge_locks(evidence: Evidence) -> Iterator[Verdict]:
@@ -85,7 +85,7 @@ def judge_locks(evidence: Evidence) -> Iterator[Verdict]:
                     held_ms = request.clock_ms - at_ms - evidence.outage_ms(at_ms, request.clock_ms)
                     if holder != client_id and held_ms <= LOCK_MAX_LIVE_MS:
                         sentence = f"{request.id} locked {queue} for {client_id}, and {holder} has it"
-                        yield Verdict(Wrong.OWNERS, request.at_ms, group_id, sentence)
+                        yield Verdict(Violation.OWNERS, request.at_ms, group_id, sentence)
                     locks[key] = (client_id, request.clock_ms)
                 elif holder == client_id:
                     locks.pop(key, None)

@@ -70,7 +70,7 @@ class Body(Struct):
 
     @property
     def owned(self) -> Owned | None:
-        """Return the partitions a member reports as its own, or None if it reports nothing."""
+        """The partitions that a member reports as its own, or None if it reports none."""
         return None if self.topic_partitions is None else _together(self.topic_partitions)
 
 
@@ -101,7 +101,7 @@ class Answer(Struct):
 
     @property
     def given(self) -> Owned | None:
-        """Return the partitions the member of the consumer protocol may use, or None if not in the answer."""
+        """The partitions that a member of the consumer protocol may use, or None if the answer has none."""
         return _together(self.dealt) if isinstance(self.dealt, list) else None
 
 
@@ -143,7 +143,7 @@ class Outage(NamedTuple):
 
 @dataclass
 class Evidence:
-    """All that is judged."""
+    """Everything that is judged."""
 
     requests: list[Request] = field(default_factory=list)
     answers: dict[str, dict[bytes, int]] = field(default_factory=dict)
@@ -184,18 +184,18 @@ class Evidence:
         return sum(max(0, min(it.until_ms, until_ms) - max(it.after_ms, since_ms)) for it in self.outages)
 
     def incarnation_at(self, group_id: str) -> "Incarnations":
-        """Return the lives of a group."""
+        """Return the lives of a group, from each creation to its end."""
         return Incarnations(event.incarnation for event in self.events if event.group_id == group_id)
 
 
 class Incarnations:
-    """The requests that created a group. A life lasts from its own to the next one."""
+    """The requests that created a group. Each life of the group lasts from its request to the next one."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._places = sorted({place_of(one) for one in ids if one})
 
     def at(self, place: tuple[int, int, int]) -> int:
-        """Return the number of the life in which a request of the group stands."""
+        """Return the number of the life to which a request of the group belongs."""
         return bisect.bisect_right(self._places, place)
 
 

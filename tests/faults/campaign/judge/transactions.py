@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.campaigns.verdict import Verdict
 from tests.faults.campaign.judge.topics import Request
-from tests.faults.campaign.judge.verdicts import Wrong
+from tests.faults.campaign.judge.verdicts import Violation
 
 Key = tuple[str, str, int]
 """Group, topic and partition."""
@@ -37,7 +37,7 @@ class Pending:
     offsets: Mapping[Key, int]
 
     def fate(self, marker: Request) -> bool | None:
-        """Return True if a marker commits it, or None if the marker is another transaction's."""
+        """Return True if the marker commits it, False if it aborts it, or None if it is another's."""
         mine, its = self.request.body, marker.body
         if (mine.producer_id, mine.txn_partition) != (its.producer_id, its.txn_partition):
             return None
@@ -94,8 +94,8 @@ def judge_outcomes(ledger: Ledger, outcomes: Outcomes) -> Iterator[Verdict]:
     for group_id, partition, offset in outcomes.committed:
         if (group_id, partition, offset) not in ledger.moved:
             sentence = f"{offset} of partition {partition} is not committed, and its transaction is"
-            yield Verdict(Wrong.OFFSET, 0, group_id, sentence)
+            yield Verdict(Violation.OFFSET, 0, group_id, sentence)
     for group_id, partition, offset in outcomes.aborted:
         if (group_id, partition, offset) in ledger.moved:
             sentence = f"{offset} of partition {partition} is committed, and its transaction aborted"
-            yield Verdict(Wrong.OFFSET, 0, group_id, sentence)
+            yield Verdict(Violation.OFFSET, 0, group_id, sentence)

@@ -1,10 +1,10 @@
-"""The kinds of wrongs."""
+"""The kinds of violations."""
 
 from enum import StrEnum
 
 
-class Wrong(StrEnum):
-    """The kinds of wrongs, in the words of the table."""
+class Violation(StrEnum):
+    """The kinds of violations, in the words of the table."""
 
     LOST = "lost"
     DIFFERENT = "answered differently"

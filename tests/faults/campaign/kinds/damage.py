@@ -24,17 +24,17 @@ from tests.harness.run_command import no_file_grows
 
 
 def fill_disk(stage: FaultStage, random: Random) -> None:
-    """Let no file of the coordinator grow."""
-    with no_file_grows(stage.driver(), stage.jvm()):
+    """Prevent files of the coordinator from growing, as on a full disk."""
+    with no_file_grows(stage.driver_pid(), stage.jvm_pid()):
         time.sleep(random.uniform(1, 6))
 
 
 def damage_checkpoint(stage: FaultStage, random: Random, *, is_cut: bool) -> bool:
     """Kill the coordinator, and damage one of the newest files of its checkpoint.
 
-    It goes on, or it names what is damaged. Then the file is put back, as it says.
+    The coordinator continues, or names the damaged file. Then the file is restored, as the message demands.
     """
-    ends, jvm = len(stage.coordinator.ends), stage.jvm()
+    ends, jvm = len(stage.coordinator.ends), stage.jvm_pid()
     with stage.coordinator.held_down():
         # It may write for a moment after its coordinator.
         wait_until(lambda: not running([jvm]), "the end of the JVM", 60)
@@ -58,7 +58,7 @@ def damage_checkpoint(stage: FaultStage, random: Random, *, is_cut: bool) -> boo
 
 
 def _refusal(stage: FaultStage, ends: int) -> str:
-    """Wait until the coordinator goes on, or refuses to. Return the reason, or "" if it goes on."""
+    """Wait until the coordinator continues or refuses to. Return the reason, or "" if it continues."""
     since_s = time.monotonic()
     refusals: list[str] = []
 
@@ -85,13 +85,13 @@ def newest_files(checkpoint: Path) -> list[Path]:
 
 
 def _failure(stage: FaultStage) -> str:
-    """Return the reason of a batch that fails again and again, "" if there is none."""
+    """Return the reason of a batch that fails repeatedly, or "" if there is none."""
     status = stage.status()
     return "" if status is None or status.phase is not ServicePhase.FAILING else status.reason
 
 
 def kill_workers_by_record(stage: FaultStage, random: Random) -> bool:
-    """Return a request kills each worker that handles it. The coordinator names it, and can skip it."""
+    """Append a request that kills each worker that handles it. The coordinator names it, and can skip it."""
     record = _send_deadly(stage, f"deadly-{random.getrandbits(32)}")
     wait_until(lambda: bool(_failure(stage)), "a failing batch", START_TIMEOUT_S)
     reason = _failure(stage)

@@ -1,4 +1,4 @@
-"""Requests that no batch has read are deleted: the coordinator refuses to go on without them."""
+"""Requests are deleted that no batch has read: the coordinator refuses to continue without them."""
 
 import time
 from collections.abc import Callable
@@ -27,11 +27,10 @@ Lose = Callable[[OwnCoordinator, Random], None]
 def lose_requests(
     stage: FaultStage, random: Random, *, lose: Lose, reasons: tuple[str, ...], is_behind: bool | None = None
 ) -> bool:
-    """Return requests disappear under load before a batch has handled them. The coordinator must acknowledge
-    nothing more, end with one of `reasons`, and refuse to start again.
+    """Delete requests under load before a batch has handled them.
 
-
-    No batch runs while `lose` deletes them if `is_behind`; None leaves that to chance.
+    The coordinator must acknowledge nothing more, end with one of `reasons`, and refuse to start again. With
+    `is_behind` no batch runs while `lose` deletes the requests. None leaves that to chance.
     """
     at_ms = int(time.time() * 1000)
     with ExitStack() as stack:
@@ -39,7 +38,7 @@ def lose_requests(
         time.sleep(random.uniform(0, 1))  # anywhere in a batch
         _lose(own, random, lose, random.random() < 0.5 if is_behind is None else is_behind)
         ends = own.ends(END_TIMEOUT_S)
-        own.keeper.stop()
+        own.process.stop()
         loss = own.loss(at_ms)
     stage.measured["silence"] = loss.silence_s
     if ends:
@@ -54,11 +53,11 @@ def lose_requests(
 
 def _lose(own: OwnCoordinator, random: Random, lose: Lose, is_behind: bool) -> None:
     """Delete until it shows: while no batch runs, or until the coordinator has ended."""
-    with own.standing_still(jvm_alone=True) if is_behind else nullcontext():
+    with own.paused(jvm_alone=True) if is_behind else nullcontext():
         time.sleep(random.uniform(0.3, 1.5) if is_behind else 0)
         lose(own, random)
         give_up_s = time.monotonic() + END_TIMEOUT_S
-        while time.monotonic() < give_up_s and not own.keeper.ends:
+        while time.monotonic() < give_up_s and not own.process.ends:
             if is_behind and lost_s(own.looks, own.handled_ends()) is not None:
                 break
             time.sleep(0.1)
@@ -91,7 +90,7 @@ def remake_topic(own: OwnCoordinator, random: Random) -> None:
 
 def remake_grown_topic(own: OwnCoordinator, random: Random) -> None:
     """Recreate the topic with more records than the old one before the coordinator polls it."""
-    with own.standing_still():
+    with own.paused():
         longest = max(own.handled_ends().values(), default=0) + GROWN
         remake_topic(own, random)
         with closing(kafka_clients.producer(own.client_config)) as producer:

@@ -1,4 +1,4 @@
-"""A coordinator with topics, a folder and a gateway of its own, for faults after which it must not go on."""
+"""A coordinator with its own topics, folder and gateway, for faults after which it must not continue."""
 
 import json
 import threading
@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
 from kafka_why.contract.layout import TopicLayout
-from tests.campaigns.fault import standing_still
-from tests.campaigns.keeper import Keeper
+from tests.campaigns.fault import paused
 from tests.campaigns.reading import read
+from tests.campaigns.restarting_process import RestartingProcess
 from tests.campaigns.stage import command_line, environment, signal_all
 from tests.e2e.harness import QUICK_JAVA, wait_until
 from tests.faults.campaign.judge.log_start import Look, look, lost_s, stalled_s
@@ -42,8 +42,8 @@ _OPTIONS = (
 
 
 class OwnCoordinator:
-    """A `run` under load that a supervisor starts again whenever it has ended, and whose topic and readiness
-    are looked at. All is stopped when `stack` ends.
+    """A `run` under load that a supervisor restarts whenever it ends, and whose topic and readiness are
+    polled. Everything is stopped when `stack` ends.
     """
 
     def __init__(self, stage: FaultStage, stack: ExitStack, random: Random) -> None:
@@ -56,9 +56,11 @@ class OwnCoordinator:
         self.folder.mkdir()
         arguments = ["run", "--json", "--no-page", "--bootstrap-servers", stage.servers, "--prefix", name]
         arguments += ["--data-dir", str(self.folder / "data"), *_OPTIONS]
-        self.keeper = Keeper("coordinator", self.folder, command_line(arguments), environment=environment())
-        stack.callback(self.keeper.stop)
-        self.keeper.start()
+        self.process = RestartingProcess(
+            "coordinator", self.folder, command_line(arguments), environment=environment()
+        )
+        stack.callback(self.process.stop)
+        self.process.start()
         wait_until(lambda: bool(self._said_ready()), "the coordinator", START_TIMEOUT_S)
         ready = json.loads(self._said_ready()[0])
         self._load = Load(random.getrandbits(32), GROUPS)
@@ -76,18 +78,18 @@ class OwnCoordinator:
         act(stack, lambda: self.readiness.extend(_statuses(url)), pause_s=0.05)
 
     def _said_ready(self) -> list[str]:
-        """Return the line by which it says that it is ready, none before."""
-        return [line for line in self.keeper.log.splitlines() if line.startswith('{"broker": ')]
+        """Return the line that the coordinator printed when it was ready, or nothing before that."""
+        return [line for line in self.process.log.splitlines() if line.startswith('{"broker": ')]
 
     def _all_have_committed(self) -> bool:
         return {group for group, _ in self._load.meter.acknowledged()} == self._load.groups.keys()
 
     def ends(self, timeout_s: float) -> list[Ended]:
-        """Return its own end and that of the next start, none if it goes on for this long."""
+        """Return the ends of the coordinator and of its next start, or nothing if it runs for this long."""
         with suppress(AssertionError):
-            self.keeper.wait_for_end(0, timeout_s)
-            self.keeper.wait_for_end(1, START_TIMEOUT_S)
-        return [Ended(end.exit_code, end.said, end.at_s) for end in self.keeper.ends[:2]]
+            self.process.wait_for_end(0, timeout_s)
+            self.process.wait_for_end(1, START_TIMEOUT_S)
+        return [Ended(end.exit_code, end.said, end.at_s) for end in self.process.ends[:2]]
 
     def handled_ends(self) -> dict[int, int]:
         """Return how far committed batches have read the requests topic, by partition."""
@@ -98,14 +100,14 @@ class OwnCoordinator:
         return self.folder / "data" / "coordinator"
 
     @contextmanager
-    def standing_still(self, *, jvm_alone: bool = False) -> Iterator[None]:
+    def paused(self, *, jvm_alone: bool = False) -> Iterator[None]:
         """Stop all its processes, or its JVM, during the block, so that no batch runs."""
-        stage, pid = self._world, self.keeper.pid
+        stage, pid = self._world, self.process.pid
         assert pid is not None
-        pids = [stage.jvm(self.keeper)]
+        pids = [stage.jvm_pid(self.process)]
         if not jvm_alone:
-            pids += [pid, stage.replica(self.keeper)]
-        with standing_still(partial(signal_all, pids)):
+            pids += [pid, stage.replica_pid(self.process)]
+        with paused(partial(signal_all, pids)):
             yield
         if not jvm_alone:
             self._released_s = time.monotonic()
@@ -136,7 +138,7 @@ class OwnCoordinator:
 
 
 def act(stack: ExitStack, do: Callable[[], None], pause_s: float) -> None:
-    """Do something again and again in a thread, until `stack` ends."""
+    """Repeat an action in a thread until `stack` ends."""
     stopped = threading.Event()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""A machine with a coordinator is lost or sleeps, and the standby takes over."""
+"""A process with a coordinator is lost or sleeps, and the standby takes over."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ from random import Random
 
 from cli.processes.child import family
 from kafka_why.contract.service import ServicePhase
-from tests.campaigns.fault import Fault, standing_still
-from tests.campaigns.keeper import LOST_ITS_TOPICS, Keeper
+from tests.campaigns.fault import Fault, paused
+from tests.campaigns.restarting_process import LOST_ITS_TOPICS, RestartingProcess
 from tests.campaigns.stage import START_TIMEOUT_S, signal_all
 from tests.e2e.harness import running, wait_until
 from tests.faults.campaign.stage import FaultStage
@@ -29,7 +29,7 @@ def let_active_sleep(stage: FaultStage, _: Random) -> None:
     """Stop the whole coordinator until the standby has taken over. When it wakes up, it ends."""
     active, standby = both(stage)
     ends, starts = len(active.ends), active.starts
-    with standing_still(partial(signal_family, active)):
+    with paused(partial(signal_family, active)):
         wait_until(lambda: stage.phase(standby) is ServicePhase.READY, "the takeover", START_TIMEOUT_S)
     end = active.wait_for_end(ends, START_TIMEOUT_S)
     assert end.exit_code == LOST_ITS_TOPICS, end
@@ -41,9 +41,9 @@ def let_replica_sleep(stage: FaultStage, random: Random) -> None:
     it answers what it had read before it finds that its owner has ended.
     """
     active, standby = both(stage)
-    replica = stage.replica()
+    replica = stage.replica_pid()
     kill_the_rest = partial(signal_family, active, signal.SIGKILL, spared=replica)
-    with standing_still(partial(signal_all, [replica])), active.held_down(kill_the_rest):
+    with paused(partial(signal_all, [replica])), active.held_down(kill_the_rest):
         wait_until(lambda: stage.phase(standby) is ServicePhase.READY, "the takeover", START_TIMEOUT_S)
         time.sleep(random.uniform(0, 3))
         signal_all([replica], signal.SIGCONT)
@@ -58,16 +58,16 @@ def kill_standby(stage: FaultStage, _: Random) -> None:
 def hold_standby(stage: FaultStage, random: Random) -> None:
     """Stop the standby, which the active coordinator does not need."""
     _, standby = both(stage)
-    with standing_still(partial(signal_family, standby)):
+    with paused(partial(signal_family, standby)):
         time.sleep(random.uniform(1, 10))
 
 
-def both(stage: FaultStage) -> tuple[Keeper, Keeper]:
+def both(stage: FaultStage) -> tuple[RestartingProcess, RestartingProcess]:
     """Return the coordinator that works and the one that waits, when they do."""
-    found: list[Keeper] = []
+    found: list[RestartingProcess] = []
 
     def are_there() -> bool:
-        phases = {stage.phase(machine): machine for machine in stage.machines}
+        phases = {stage.phase(process): process for process in stage.coordinators}
         found[:] = [phases[phase] for phase in (ServicePhase.READY, ServicePhase.STANDBY) if phase in phases]
         return len(found) == 2
 
@@ -75,11 +75,11 @@ def both(stage: FaultStage) -> tuple[Keeper, Keeper]:
     return found[0], found[1]
 
 
-def signal_family(keeper: Keeper, number: signal.Signals, spared: int | None = None) -> None:
-    """Send it to the process and all below it but one, as if it came to the whole machine."""
+def signal_family(process: RestartingProcess, number: signal.Signals, spared: int | None = None) -> None:
+    """Send it to the process and all below it but one, as if it came to the whole process."""
     seen = {spared}
-    assert keeper.pid is not None
-    while fresh := set(family(keeper.pid)) - seen:
+    assert process.pid is not None
+    while fresh := set(family(process.pid)) - seen:
         for pid in fresh:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -87,7 +87,7 @@ def signal_family(keeper: Keeper, number: signal.Signals, spared: int | None = N
 
 
 STANDBY = (
-    Fault("coordinator's machine lost, the standby takes over", 1.0, kill_active),
+    Fault("coordinator's process lost, the standby takes over", 1.0, kill_active),
     Fault("coordinator sleeps until the standby has taken over", 1.0, let_active_sleep),
     Fault("replica sleeps until the standby has taken over", 2.0, let_replica_sleep),
     Fault("standby killed", 1.0, kill_standby),

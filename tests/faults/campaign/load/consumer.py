@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
 
-from bench.load.consumers import Partitions, by_topic, given_by
+from bench.load.consumers import Partitions, assigned_by, by_topic
 from bench.load.frames import CONSUMER_HEARTBEAT, EPOCH_COMMIT, EPOCH_FETCH, Api
 from tests.faults.campaign.load.classic import NONE, REBALANCE_MS, UNKNOWN_MEMBER_ID, ClassicMember, Rejoin
 from tests.faults.campaign.load.meter import TOPIC
@@ -48,18 +48,16 @@ class ConsumerMember(ClassicMember):
         await self._beat()
 
     async def _beat(self, **fields: Any) -> bool:
-        """Send heartbeats until what the member owns is what it was given. Return whether there was no
-        error.
-        """
+        """Send heartbeats until the member owns what it was given. Return True if there was no error."""
         while True:
             answer = await self._ask_heartbeat(self.generation, **fields)
             await self.check(answer.error_code)
             if answer.error_code != NONE:
                 return False
             self.generation = answer.member_epoch
-            if answer.assignment is None or given_by(answer) == self.owned:
+            if answer.assignment is None or assigned_by(answer) == self.owned:
                 return True
-            self.owned = given_by(answer)
+            self.owned = assigned_by(answer)
             fields = {"topic_partitions": by_topic(self.owned)}
 
     async def _ask_heartbeat(self, epoch: int, **fields: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the load knows of itself: what is in flight, who was answered since when, and what was committed."""
+"""The load's own measurements: requests in flight, groups that were answered, and acknowledged commits."""
 
 import asyncio
 import threading
