@@ -76,9 +76,7 @@ class ChangedGroups:
 
 
 def listed_group(group_id: str, group: AnyGroup | None) -> ListedGroup:
-    """Return the entry of a group for ListGroups, which omits DEAD groups. RocketMQ's groups, and settings
-    without a group, count as DEAD.
-    """
+    """Return the entry of a group for ListGroups. RocketMQ's groups, and settings alone, count as DEAD."""
     if not isinstance(group, KafkaGroup):
         return ListedGroup(group_id, DEAD)
     return ListedGroup(group_id, group.state.value, group.protocol_type or "", group.type_name)
