@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -243,9 +244,9 @@ def _failures(output: str) -> Iterator[tuple[str, str]]:
 
 HOST = "127.0.0.1"
 _LOG_TAIL_LINES = 40
-# Below Linux's ephemeral range, because an outgoing connection may take a port of that range while the server
-# restarts.
-_PORT_RANGE = range(20_000, 32_000)
+# Below Linux's ephemeral range, from which an outgoing connection may take a port while the server restarts.
+# In random order, because tests may run side by side. No port comes twice before all have come.
+_PORTS = cycle(random.sample(range(20_000, 32_000), 12_000))
 
 
 class ChildProcess:
@@ -379,8 +380,7 @@ def locked_folder(folder: Path, timeout_s: float) -> Iterator[BinaryIO]:
 
 def shuffled_free_ports() -> Iterator[int]:
     """Yield ports on which no process listens now. Another process may take them before the server does."""
-    # Random, because tests may run side by side.
-    return (port for port in random.sample(_PORT_RANGE, len(_PORT_RANGE)) if is_free(port))
+    return (port for port in _PORTS if is_free(port))
 
 
 def is_free(port: int) -> bool:

@@ -1,14 +1,7 @@
 """Free ports of this machine."""
 
-import random
-import socket
-from contextlib import ExitStack, suppress
-
-from embedded.java import HOST
+from embedded.java import HOST, is_free, shuffled_free_ports
 from kafka_why.connections.address import Address
-
-# Below Linux's ephemeral range, because an outgoing connection may take a port of that meanwhile.
-_LASTING = range(20_000, 32_000)
 
 
 def free_port() -> int:
@@ -18,12 +11,9 @@ def free_port() -> int:
 
 def gateway_port(above: int = 2) -> int:
     """Return a port on which a gateway can be restarted. The `above` ports after it are free, too."""
-    while True:
-        port = random.choice(_LASTING)
-        with ExitStack() as stack, suppress(OSError):
-            for number in range(port, port + above + 1):
-                stack.enter_context(socket.socket()).bind((HOST, number))
-            return port
+    return next(
+        port for port in shuffled_free_ports() if all(map(is_free, range(port + 1, port + above + 1)))
+    )
 
 
 def free_address() -> Address:
