@@ -57,7 +57,7 @@ from tests.harness.waiting import WAIT_TIMEOUT_S as WAIT_TIMEOUT_S
 from tests.harness.waiting import wait_until as wait_until
 
 CLOCK = re.compile(CLOCK_PATTERN.encode())
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 # A member that says nothing while something starts again is still one.
 SESSION_MS = 2 * int(START_TIMEOUT_S) * 1_000
 
