@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafka_why.contract.rocketmq.history import EntryType
@@ -33,8 +33,9 @@ from kafka_why.contract.rocketmq.requests import (
 from state.config import BrokerConfig
 from state.protocol import Received, cause_of
 from state.rocketmq.context import Effects
-from state.rocketmq.group import RocketMqGroup, ScanDue, next_scan
+from state.rocketmq.group import ClientChannelInfo, RocketMqGroup, ScanDue, next_scan
 from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, snapshot, step
+from tests.harness.rocketmq_broker import of
 
 CONFIG = BrokerConfig()
 SCAN_MS = CONFIG.scan_interval_ms
@@ -188,12 +189,35 @@ def test_each_broker_answers_as_if_it_were_the_only_one(life: Life) -> None:
         assert answers_of(broker, alone) == answers_of(broker, life)
 
 
+def connections_in(group: RocketMqGroup | None) -> list[tuple[str, ClientChannelInfo]]:
+    """Return the connections of consumers and producers."""
+    return [] if group is None else [*group.channels(), *group.producers.items()]
+
+
+@example(life=[(0, RegisterProducer(**of("A"))), (0, ConnectionClosed(group_id="G", connection="ch-A"))])
+@given(life=LIVES)
+def test_closed_connections_are_removed(life: Life) -> None:
+    for event, effects in live(life):
+        if isinstance(event, Received) and isinstance(event.request, ConnectionClosed):
+            closed = {event.request.connection, *event.request.others}
+            assert closed.isdisjoint(connection for connection, _ in connections_in(effects.group))
+
+
+@given(life=LIVES)
+def test_each_request_except_one_way_requests_has_one_response(life: Life) -> None:
+    for event, effects in live(life):
+        answered = []
+        if isinstance(event, Received) and isinstance(event.request, AnyAnsweredRequest):
+            answered = [(event.request_id, event.request.response_type)]
+        assert [(reply.response.request, type(reply.response)) for reply in effects.replies] == answered
+
+
 @given(life=LIVES)
 def test_restarted_gateway_removes_connections_of_its_other_starts(life: Life) -> None:
     there: set[str] = set()
     for event, effects in live(life):
         before, there = there, set()
-        for connection, info in effects.group.channels() if effects.group is not None else ():
+        for connection, info in connections_in(effects.group):
             there.add(connection)
             if isinstance(event, Received) and isinstance(event.request, GatewayStarted):
                 started = event.request
