@@ -43,6 +43,10 @@ def invariants_of(group: ShareGroup) -> list[tuple[str, bool]]:
         ("what a request waits for is open", all(_is_open(group, parked) for parked in group.parked)),
         ("a deletion is open", not group.deletion or 0 in outcomes),
         (
+            "the task of a topic's deletion is open until each partition has an outcome",
+            all(bool(topic.task) == (0 in topic.partitions.values()) for topic in group.deleting.values()),
+        ),
+        (
             "subscribed names are sorted",
             all(m.subscribed_topic_names == sorted(set(m.subscribed_topic_names)) for m in members.values()),
         ),
