@@ -282,3 +282,15 @@ def test_timeline_refuses_a_restore_that_returns_the_changed_group() -> None:
     request = DescribeGroup(group_id="g", correlation_id="c", reply_partition=0, api_version=5)
     with pytest.raises(AssertionError, match="restore must return a new copy"):
         timeline.apply(Row(2, "requests-0-1", request))
+
+
+def test_journal_ends_at_its_size_limit_and_counts_as_growth_of_its_group() -> None:
+    """The group is measured again when its next general step copies it."""
+    timeline = Timeline("g", None, CONFIG, journal_max_bytes=1_000)
+    request = DescribeGroup(group_id="g", correlation_id="c", reply_partition=0, api_version=5)
+    estimates = []
+    for number in range(4):
+        timeline.apply(Row(number, f"requests-0-{number}", request, size_bytes=500))
+        estimates.append(timeline.memory_bytes)
+    assert estimates[0] < estimates[1]
+    assert estimates[2:] == estimates[:2]
