@@ -137,14 +137,16 @@ class RunningSystems:
 
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process and its descendants so far, in seconds."""
-    total = 0
-    for member in family(pid):
-        with suppress(OSError):
-            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
-            total += sum(
-                int(ticks) for ticks in fields[11:15]
-            )  # user and system, with the children that have ended
-    return total / _CLOCK_TICKS_PER_S
+    return sum(process_cpu_s(member) for member in family(pid))
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return the processor time of a process and its ended children so far, in seconds; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(ticks) for ticks in fields[11:15]) / _CLOCK_TICKS_PER_S  # user and system, also children's
 
 
 def cores_of(pid: int, seconds: float) -> float:

@@ -6,8 +6,8 @@ with 16 and with 500 in flight, like a client that pipelines.
 
 import asyncio
 import uuid
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from bench.load import frames, kafka_groups
@@ -96,15 +96,7 @@ async def _alternate(
 ) -> GatewayTurns:
     group_ids = [f"gateway-{uuid.uuid4()}" for _ in range(groups)]
     turns = GatewayTurns()
-    async with AsyncExitStack() as stack:
-        client = stack.enter_context(TopicsClient(systems.servers, PREFIX, packed=systems.packed))
-        with systems.run_only(ON_TOPICS):
-            members = client.form_groups(group_ids)
-        kafkas_members = await kafka_groups.form(systems.kafkas, group_ids)
-        ours_pipes = await connected(systems.ours, members, connections)
-        kafkas_pipes = await connected(systems.kafkas, kafkas_members, connections)
-        for pipe in (*ours_pipes, *kafkas_pipes):
-            stack.callback(pipe.close)
+    async with connected_to_both(systems, group_ids, connections) as (ours_pipes, kafkas_pipes):
         turns.note = await warm_up(systems, ours_pipes, depth, plan)
         with systems.run_only(KAFKAS_OWN):
             await run_closed_loop(kafkas_pipes, depth, plan.load_s)
@@ -117,8 +109,28 @@ async def _alternate(
                 turns.ours.append(outcome)
             with systems.run_only(KAFKAS_OWN):
                 turns.kafkas.append(await run_closed_loop(kafkas_pipes, depth, plan.load_s))
-        client.end_groups(members)
     return turns
+
+
+@asynccontextmanager
+async def connected_to_both(
+    systems: RunningSystems, group_ids: Sequence[str], connections: int
+) -> AsyncIterator[tuple[list[Pipe], list[Pipe]]]:
+    """Form the groups on both sides, and yield connections to the gateway and to Kafka's own coordinator.
+
+    After the block, the groups on our side are removed.
+    """
+    with ExitStack() as stack:
+        client = stack.enter_context(TopicsClient(systems.servers, PREFIX, packed=systems.packed))
+        with systems.run_only(ON_TOPICS):
+            members = client.form_groups(group_ids)
+        kafkas_members = await kafka_groups.form(systems.kafkas, group_ids)
+        ours_pipes = await connected(systems.ours, members, connections)
+        kafkas_pipes = await connected(systems.kafkas, kafkas_members, connections)
+        for pipe in (*ours_pipes, *kafkas_pipes):
+            stack.callback(pipe.close)
+        yield ours_pipes, kafkas_pipes
+        client.end_groups(members)
 
 
 async def connected(address: Address, members: Sequence[Membership], connections: int) -> list[Pipe]:
