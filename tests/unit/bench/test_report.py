@@ -21,6 +21,7 @@ from bench.report import (
 from bench.rows import ROWS, checkpoint, endurance
 from bench.rows.checkpoint import Sizes, growth_of_most
 from bench.rows.endurance import HEAP, THE_GATEWAY, EnduranceResult, Slice
+from bench.slow_answers import slow_answers, slow_note
 
 SLOW = Figure("answer, p50", "ms", [1_100.0, 1_200.0, 1_300.0], [400.0], "the floor")
 
@@ -129,3 +130,17 @@ def test_only_a_steadily_rising_size_is_unbounded() -> None:
     assert judged(saw) == []
     (leak,) = judged([100.0 + 2 * n for n in range(100)])
     assert leak.endswith("size, growth")
+
+
+def test_slow_answers_are_attributed_to_the_stage_that_took_longest() -> None:
+    """Two connections take turns. Their answers arrive out of order, and the third request's is slow."""
+    outcome = LoadResult(due_s=[0.0, 1.0, 3.0, 2.0], latency_s=[0.25, 0.25, 0.25, 4.0])
+    first, second = [(100.125, 100.125), (102.5, 105.5)], [(101.0, 101.25), (103.0, 103.25)]
+    slow = slow_answers(outcome, 100.0, [first, second])
+    assert slow == [(0.5, 3.0, 0.5)]
+    note = slow_note(4, slow)
+    assert "1 of 4 answers were slow" in note
+    assert "1 between" in note
+    assert note.endswith("The longest took 4000 ms (500 + 3000 + 500)")
+    with pytest.raises(ValueError, match="shorter"):
+        slow_answers(outcome, 100.0, [first, second[1:]])
