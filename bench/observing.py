@@ -7,7 +7,6 @@ backlog. Wall time and processor time are measured from its line "ready:" until 
 """
 
 import argparse
-import os
 import random
 import signal
 import struct
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -25,7 +24,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from bench.memory import MIB, memory_bytes, parts_of
 from bench.report import say
-from bench.systems import size_of
+from bench.systems import own_cpu_s, size_of
 from checkpoints.spark_logs import last_batch, planned_ends
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
@@ -40,7 +39,6 @@ TOPIC = "orders"
 # The only client id that may write to a broker's internal topics.
 INTERNAL_CLIENT = "__admin_client"
 _POLL_S = 0.1
-_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _QUEUED_RECORDS = 100_000
 
 
@@ -195,14 +193,6 @@ class ObserverBench:
             say(f"  {lines[-1]}")
             return lines[-1]
         return last_shown
-
-
-def own_cpu_s(pid: int) -> float:
-    """Return the processor time of a process so far, including its children that have ended."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(int(ticks) for ticks in fields[11:15]) / _CLOCK_TICKS_PER_S
-    return 0.0
 
 
 def _commit(consumer: Consumer, offset: TopicPartition) -> None:

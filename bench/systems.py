@@ -28,7 +28,7 @@ from kafka_why.connections.client_config import ClientConfig
 
 START_TIMEOUT_S = 240.0
 PREFIX = "bench"
-COORDINATOR, GATEWAY, FLOOR = "coordinator", "gateway", "floor"
+COORDINATOR, GATEWAY, SECOND_GATEWAY, FLOOR = "coordinator", "gateway", "second-gateway", "floor"
 ON_TOPICS, BEHIND_GATEWAY, KAFKAS_OWN = (COORDINATOR,), (COORDINATOR, GATEWAY), ()
 """The systems that handle a request on the topics, through the gateway, and to the broker's coordinator."""
 
@@ -137,16 +137,15 @@ class RunningSystems:
 
 def cpu_s(pid: int) -> float:
     """Return the processor time of a process and its descendants so far, in seconds."""
-    return sum(process_cpu_s(member) for member in family(pid))
+    return sum(own_cpu_s(member) for member in family(pid))
 
 
-def process_cpu_s(pid: int) -> float:
-    """Return the processor time of a process and its ended children so far, in seconds; 0 if it has ended."""
-    try:
+def own_cpu_s(pid: int) -> float:
+    """Return the processor time of a process so far, including its children that have ended."""
+    with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(int(ticks) for ticks in fields[11:15]) / _CLOCK_TICKS_PER_S  # user and system, also children's
+        return sum(int(ticks) for ticks in fields[11:15]) / _CLOCK_TICKS_PER_S
+    return 0.0
 
 
 def cores_of(pid: int, seconds: float) -> float:
@@ -177,12 +176,7 @@ class SystemProcesses:
             prepare(self.servers)
             self._children = self._stack.enter_context(Children(folder))
             self.start_coordinator()
-            gateway = self._children.start(
-                GATEWAY, "gateway", "--bootstrap-servers", self.servers, "--prefix", PREFIX,
-                "--listen", "127.0.0.1:0", "--reply-partition", "1", "--json",
-            )  # fmt: skip
-            address = json.loads(_ready(gateway))["gateway"]
-            self._pids[GATEWAY] = gateway.pid
+            address = self._start_gateway(self._children, GATEWAY, reply_partition=1)
             assert broker.pid is not None
             self.running = RunningSystems(
                 self.servers, address, folder / "data", broker.pid, packed, self._pids
@@ -204,6 +198,25 @@ class SystemProcesses:
     def stop_coordinator(self) -> None:
         """Stop the coordinator gracefully."""
         self._coordinator.stop()
+
+    def _start_gateway(self, children: Children, name: str, reply_partition: int) -> str:
+        """Start a gateway, and return its address when it is ready."""
+        gateway = children.start(
+            name, "gateway", "--bootstrap-servers", self.servers, "--prefix", PREFIX,
+            "--listen", "127.0.0.1:0", "--reply-partition", str(reply_partition), "--json",
+        )  # fmt: skip
+        address: str = json.loads(_ready(gateway))["gateway"]
+        self._pids[name] = gateway.pid
+        return address
+
+    @contextmanager
+    def second_gateway(self) -> Iterator[Address]:
+        """Run another gateway beside the other systems until the block ends, and yield its address."""
+        with Children(self._folder) as children:
+            try:
+                yield Address.parse(self._start_gateway(children, SECOND_GATEWAY, reply_partition=2))
+            finally:
+                self._pids.pop(SECOND_GATEWAY, None)
 
     @contextmanager
     def floor(self) -> Iterator[RunningSystems]:

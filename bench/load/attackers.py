@@ -27,6 +27,9 @@ from kafka_why.connections.address import Address
 ANSWERED, CLOSED, WAITS = "answered", "closed", "waits"
 """The outcomes of a try: an answer, the end of the connection, or neither within PATIENCE_S."""
 PATIENCE_S = 3.0
+OFFSETS, LOOK_UPS = "offsets of 2,000 groups in a request", "a flood of FindCoordinator"
+JOINS = "a join storm"
+"""Names of attacks."""
 BIG_TOPIC = "bench-hostile"
 """A topic with BIG_MIB of records, in partition 0."""
 BIG_MIB = 64
@@ -79,12 +82,26 @@ def _describe_frame(groups: int) -> bytes:
     )
 
 
-def _join_frame(metadata_bytes: int) -> bytes:
-    """Return the JoinGroup of the only member of a new group, with this much metadata."""
+def _offsets_frame(groups: int) -> bytes:
+    """Return an OffsetFetch of all offsets of this many groups."""
+    of_all_topics = b"\0\0"
+    names = (compact(b"h-%d" % n) + of_all_topics for n in range(groups))
+    return _flexible_frame(ApiKey.OffsetFetch, 8, array(*names) + b"\0\0")
+
+
+def _find_frame() -> bytes:
+    """Return a FindCoordinator of another group each time."""
+    return _flexible_frame(ApiKey.FindCoordinator, 3, compact(b"hostile-%d" % time.time_ns()) + b"\0\0")
+
+
+def _join_frame(
+    metadata_bytes: int, group_id: str = "", rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
+) -> bytes:
+    """Return the JoinGroup of a new member, with this much metadata. By default its group is new, too."""
     fields = {
-        "group_id": f"hostile-{time.time_ns()}",
+        "group_id": group_id or f"hostile-{time.time_ns()}",
         "session_timeout_ms": SESSION_TIMEOUT_MS,
-        "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
+        "rebalance_timeout_ms": rebalance_timeout_ms,
         "member_id": "",
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": bytes(metadata_bytes)}],
@@ -119,18 +136,22 @@ async def _send_repeatedly(
     address: Address,
     should_continue: Callable[[], bool],
     tries: Counter[str],
+    at_once: int = 1,
 ) -> None:
-    """Send frames, each after the answer to the last. Reconnect when the server disconnects."""
+    """Send this many frames at once, and the next ones after their answers. Reconnect when the server
+    disconnects.
+    """
     while should_continue():
         reader, writer = await asyncio.open_connection(address.host, address.port)
         try:
             while should_continue():
-                writer.write(make_frame())
+                writer.write(b"".join(make_frame() for _ in range(at_once)))
                 await writer.drain()
                 async with asyncio.timeout(PATIENCE_S):
-                    (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
-                    await reader.readexactly(size)
-                tries[ANSWERED] += 1
+                    for _ in range(at_once):
+                        (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
+                        await reader.readexactly(size)
+                tries[ANSWERED] += at_once
         except TimeoutError:
             tries[WAITS] += 1
         except (OSError, asyncio.IncompleteReadError):
@@ -224,6 +245,10 @@ ATTACKS: Mapping[str, tuple[int, Attack]] = MappingProxyType(
             4,
             partial(_send_repeatedly, partial(_commit_frame, TOPIC.encode())),
         ),
+        OFFSETS: (4, partial(_send_repeatedly, partial(_offsets_frame, 2_000))),
+        LOOK_UPS: (4, partial(_send_repeatedly, _find_frame, at_once=100)),
+        # No member waits for the ones before it, which never join again.
+        JOINS: (20, partial(_send_repeatedly, partial(_join_frame, 100, "hostile-joins", 1))),
         "responses that nobody reads": (20, _never_read),
         "frames without an end": (40, _send_endless_frame),
     }

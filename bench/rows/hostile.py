@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.load import frames, kafka_groups
-from bench.load.attackers import ATTACKS, BIG_MIB, BIG_TOPIC, MIB
+from bench.load.attackers import ATTACKS, BIG_MIB, BIG_TOPIC, JOINS, LOOK_UPS, MIB, OFFSETS
 from bench.load.frames import Template
 from bench.load.load_result import LoadResult, WrongAnswer
 from bench.load.pipes import Pipe, run_at_rates
@@ -37,7 +37,9 @@ WARM_UP_S = 2.0
 ALL = "all at once"
 # A broker has no limit on all frames together (queued.max.request.bytes), so they would exhaust its heap.
 NOT_AT_KAFKA = ("frames without an end", ALL)
-MEMORY_MIB, P99_RATIO = 1_500, 2.0  # limits: the gateway's memory, and p99 attacked to p99 alone
+MEMORY_MIB = 1_500  # the limit of the gateway's memory
+# Limits of a latency with an attacker, divided by that without. p99 may also grow as at Kafka's coordinator.
+GROWTH, TARGET_GROWTH = 5.0, 2.0
 _TURN_S, _QUICK_TURN_S = 12.0, 6.0
 _BEFORE_S = 1.0  # added to the attacker's duration for its start
 _TIMEOUT_S = 60.0
@@ -52,6 +54,10 @@ class AttackResult:
     tries: Counter[str]
     memory_mib: float = 0.0
 
+    def growth(self, q: float) -> float:
+        """Return the latency at quantile q with the attacker, divided by that without."""
+        return self.attacked.latency_ms(q) / self.alone.latency_ms(q)
+
 
 def measure(bench: Bench) -> RowResult:
     """Run one attack after the other, and all at once at the end."""
@@ -59,28 +65,48 @@ def measure(bench: Bench) -> RowResult:
     seconds = _QUICK_TURN_S if bench.plan.is_quick else _TURN_S
     _write_big_topic(systems.servers)
     row = RowResult(table=[["attack", "side", "p50 ms", "p99 ms", "errors", "MiB", "tries"]])
-    p99_ratios, errors, memory = [], [], []
+    ours: dict[str, AttackResult] = {}
+    kafkas: dict[str, AttackResult] = {}
     for name in (*ATTACKS, ALL):
         say(f"  {name}")
-        side = _run_side(bench, systems, systems.ours, name, seconds)
-        row.table.append(_table_row(name, "gateway", side))
-        p99_ratios.append(side.attacked.latency_ms(0.99) / side.alone.latency_ms(0.99))
-        errors.append(float(side.attacked.errors.total() + side.alone.errors.total()))
-        memory.append(side.memory_mib)
+        ours[name] = _run_side(bench, systems, systems.ours, name, seconds)
+        row.table.append(_table_row(name, "gateway", ours[name]))
         if name not in NOT_AT_KAFKA:
-            kafkas = _run_side(bench, systems, systems.kafkas, name, seconds)
-            row.table.append(_table_row(name, "Kafka's own", kafkas))
+            kafkas[name] = _run_side(bench, systems, systems.kafkas, name, seconds)
+            row.table.append(_table_row(name, "Kafka's own", kafkas[name]))
+    p99_limits = {name: max(GROWTH, kafkas[name].growth(0.99) if name in kafkas else 0) for name in ours}
+    p50_limits = dict.fromkeys((OFFSETS, LOOK_UPS, JOINS), GROWTH)
+    errors = sum(side.attacked.errors.total() + side.alone.errors.total() for side in ours.values())
+    memory_mib = max(side.memory_mib for side in ours.values())
     row.figures = [
-        Figure(
-            "beside attackers, p99 of the others: the worst",
-            "x",
-            [max(p99_ratios)],
-            required=at_most(P99_RATIO),
-        ),
-        Figure("beside attackers: errors of the others", "", [sum(errors)], required=at_most(0)),
-        Figure("beside attackers: memory of the gateway", "MiB", [max(memory)], required=at_most(MEMORY_MIB)),
+        _worst("beside attackers, p99 of the others", 0.99, ours, kafkas, p99_limits),
+        _worst("beside three of the attackers, p50 of the others", 0.5, ours, kafkas, p50_limits),
+        Figure("beside attackers: errors of the others", "", [float(errors)], required=at_most(0)),
+        Figure("beside attackers: memory of the gateway", "MiB", [memory_mib], required=at_most(MEMORY_MIB)),
     ]
     return row
+
+
+def _worst(
+    what: str,
+    q: float,
+    ours: Mapping[str, AttackResult],
+    kafkas: Mapping[str, AttackResult],
+    limits: Mapping[str, float],
+) -> Figure:
+    """Return the growth of the latency at quantile q under the attack that exceeds its limit most, or else
+    comes closest to it.
+    """
+    worst = max(limits, key=lambda name: ours[name].growth(q) / limits[name])
+    return Figure(
+        f"{what}: the worst ({worst})",
+        "x",
+        [ours[worst].growth(q)],
+        [kafkas[worst].growth(q)] if worst in kafkas else (),
+        "Kafka's own",
+        at_most(limits[worst]),
+        at_most(TARGET_GROWTH),
+    )
 
 
 def run_attacked(address: Address, names: Sequence[str], seconds: float) -> AttackResult:

@@ -33,7 +33,7 @@ from bench.systems import (
     ON_TOPICS,
     PREFIX,
     RunningSystems,
-    process_cpu_s,
+    own_cpu_s,
 )
 
 CONNECTIONS = (20, 1_000)
@@ -156,7 +156,7 @@ def _cpu_us(systems: RunningSystems) -> dict[str, float]:
     """Return the processor time so far, by part."""
     pids = {GATEWAY: [systems.pids[GATEWAY]], BROKER: [systems.broker_pid]}
     pids |= parts_of(systems.pids[COORDINATOR])
-    return {part: 1e6 * sum(map(process_cpu_s, pids[part])) for part in PARTS}
+    return {part: 1e6 * sum(map(own_cpu_s, pids[part])) for part in PARTS}
 
 
 def _a_request(
