@@ -306,6 +306,7 @@ class Gateway:
                 self._shared.counts,
                 self._write_buffers,
                 self._receive_buffers,
+                self._shared.services.turns,
                 authenticated=needs_no_sasl,
             )
             stream.reported = reported

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from gateway import apis
 from gateway.apis.api import Screened
+from gateway.apis.slices import Slices
+from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits
 from gateway.metrics.numbers import GatewayCounts
 from gateway.net.lifecycle import (
@@ -62,6 +64,7 @@ class ClientStream(Endpoint):
         counts: GatewayCounts,
         write_buffers: WriteBufferLimit,
         receive_buffers: ReceiveBufferLimit,
+        turns: CapacityLimiter,
         *,
         authenticated: bool = True,
     ) -> None:
@@ -79,7 +82,7 @@ class ClientStream(Endpoint):
         self._life = Lifecycle(self._timers, loop.create_future())
         self._reading = RequestReader(limits.unauthenticated_frame_bytes)
         self._writing = ResponseWriter(self._life, counts, write_buffers)
-        self.dispatcher = Dispatcher(limits, self._life, self._reading, self._writing, loop)
+        self.dispatcher = Dispatcher(limits, self._life, self._reading, self._writing, loop, Slices(turns))
 
     # Requests and responses.
 
@@ -103,7 +106,7 @@ class ClientStream(Endpoint):
         writing.put(slot, frame)
         if writing.slots[0] is not slot:
             return
-        if len(writing.slots) == 1:
+        if len(writing.slots) == 1 and not self._reading.requests:
             self._flush()
         elif not writing.is_flush_scheduled:
             # The next responses are often ready in the same turn of the event loop.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from gateway.apis.slices import Slices
 from gateway.limits import Limits, TokenBucket
 from gateway.metrics.numbers import GatewayCounts
 from gateway.net.lifecycle import Lifecycle
@@ -264,12 +265,13 @@ class Dispatcher:
     """The dispatcher of one connection, with at most `in_flight_max` requests under way.
 
     `start_at_once` gets each request first, with the slot of its response. If it returns False, `take`
-    returns the request, and no other request is dispatched until `take` is called again.
+    returns the request, and no other request is dispatched until `take` is called again. Many small requests
+    take as long as a large one, so `take` pauses between `slices` while requests wait.
     """
 
     __slots__ = (
-        "_bytes_max", "_given_request", "_life", "_loop", "_phase", "_reading", "_wakeup", "_writing",
-        "in_flight_max", "start_at_once",
+        "_bytes_max", "_given_request", "_life", "_loop", "_phase", "_reading", "_slices", "_wakeup",
+        "_writing", "in_flight_max", "start_at_once",
     )  # fmt: skip
 
     def __init__(
@@ -279,12 +281,14 @@ class Dispatcher:
         reading: RequestReader,
         writing: ResponseWriter,
         loop: AbstractEventLoop,
+        slices: Slices,
     ) -> None:
         self._bytes_max = limits.in_flight_bytes_per_connection
         self._life = life
         self._reading = reading
         self._writing = writing
         self._loop = loop
+        self._slices = slices
         self._phase = _AWAY
         self._given_request: tuple[bytes, ResponseSlot] | None = None
         """The request that `take` returns next, set in the phase GIVEN."""
@@ -299,6 +303,8 @@ class Dispatcher:
 
     async def take(self) -> tuple[bytes, ResponseSlot]:
         """Wait for the next request that cannot start at once. Return it with the slot of its response."""
+        if self._reading.requests:
+            await self._slices.pause()
         self._start_all()
         while (given_request := self._given_request) is None:
             await self._wait()

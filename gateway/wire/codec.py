@@ -155,6 +155,7 @@ _FREQUENT = frozenset(
         ApiKey.ListConfigResources,
         ApiKey.TxnOffsetCommit,
         ApiKey.OffsetDelete,
+        ApiKey.FindCoordinator,
         ApiKey.ConsumerGroupHeartbeat,
         ApiKey.ShareGroupHeartbeat,
         ApiKey.StreamsGroupHeartbeat,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits
 from gateway.metrics.numbers import GatewayCounts
 from gateway.net.lifecycle import LINGER_S, ClientGone, ClientIdle, Deadline, Drained, SlowReader, Timers
@@ -50,7 +51,13 @@ class Play:
         unread, received = WriteBufferLimit(10**9), ReceiveBufferLimit(10**9, 60.0)
         limits = replace(LIMITS, in_flight_bytes_per_connection=bytes_max)
         self.stream = self.socket.stream = ClientStream(
-            limits, lambda _: None, GatewayCounts(), unread, received, authenticated=authenticated
+            limits,
+            lambda _: None,
+            GatewayCounts(),
+            unread,
+            received,
+            CapacityLimiter(1),
+            authenticated=authenticated,
         )
         self.stream.dispatcher.start_at_once = self._start_at_once
         self.stream.connection_made(self.socket)

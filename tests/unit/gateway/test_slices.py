@@ -160,6 +160,23 @@ async def test_refusing_many_partitions_does_not_block_the_event_loop(
     assert await longest_turn_s(client.receive_bytes()) <= MARGIN * LONG_STEP_S
 
 
+@pytest.mark.usefixtures("no_collector")
+@played
+async def test_many_pipelined_small_requests_do_not_block_the_event_loop(world: GatewayFixture) -> None:
+    client = await world.client()
+    frames = [
+        framed(codec.encode_request(ApiKey.FindCoordinator, 4, n, "me", {"coordinator_keys": [f"group-{n}"]}))
+        for n in range(5_000)
+    ]
+
+    async def receive_all() -> None:
+        for _ in frames:
+            await client.receive_bytes()
+
+    await client.send_bytes(b"".join(frames))
+    assert await longest_turn_s(receive_all()) <= MARGIN * LONG_STEP_S
+
+
 @played
 async def test_large_commit_is_authorized_for_each_partition(world: GatewayFixture) -> None:
     world.broker.topics["orders"] = 3_000
