@@ -8,7 +8,7 @@ from typing import Any
 from tests.harness.waiting import as_test
 
 # Callbacks may schedule other callbacks. No chain of them in the code under test is longer.
-_SETTLING_ITERATIONS = 10
+_SETTLING_ITERATIONS = 40
 
 
 class StillLoop(asyncio.SelectorEventLoop):
